@@ -6,8 +6,15 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Larger files are rejected.
-const MAX_BYTES: u64 = 1 << 20;
+/// Maximum size of an embedded file.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// A file to embed.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct SourceFile {
+    path: PathBuf,
+    is_executable: bool,
+}
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -31,12 +38,12 @@ fn folder(name: &str) -> PathBuf {
 /// error, because an installed study would otherwise fail.
 fn list_source(name: &str, root: &Path) -> String {
     let mut files = Vec::new();
-    collect(root, 0, &mut files);
+    collect_files(root, 0, &mut files);
     files.sort();
     let mut text = format!("pub(super) const {name}: &[super::EmbeddedFile] = &[\n");
-    for (file, is_executable) in files {
-        let path = file.strip_prefix(root).unwrap_or(&file).to_string_lossy().into_owned();
-        let full_path = file.display().to_string();
+    for SourceFile { path, is_executable } in files {
+        let full_path = path.display().to_string();
+        let path = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
@@ -47,12 +54,17 @@ fn list_source(name: &str, root: &Path) -> String {
     text
 }
 
-fn collect(folder: &Path, depth: usize, files: &mut Vec<(PathBuf, bool)>) {
+/// Adds the files below `folder`, which is `depth` folders below the root, to `files`.
+fn collect_files(folder: &Path, depth: usize, files: &mut Vec<SourceFile>) {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) => return refuse(folder, &error.to_string()),
     };
-    for entry in entries.flatten() {
+    for entry in entries {
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(error) => return refuse(folder, &error.to_string()),
+        };
         let path = entry.path();
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
             refuse(&path, "its name is not UTF-8");
@@ -63,14 +75,16 @@ fn collect(folder: &Path, depth: usize, files: &mut Vec<(PathBuf, bool)>) {
         }
         match entry.metadata() {
             _ if name.starts_with('.') => {
-                refuse(&path, "hidden files are not taken along: give it another name, or remove it");
+                refuse(&path, "hidden files are not embedded: rename or remove it");
             }
-            Ok(metadata) if metadata.is_dir() => collect(&path, depth + 1, files),
-            Ok(metadata) if metadata.is_file() && metadata.len() <= MAX_BYTES => {
-                files.push((path, metadata.permissions().mode() & 0o111 != 0));
+            Ok(metadata) if metadata.is_dir() => collect_files(&path, depth + 1, files),
+            Ok(metadata) if metadata.is_file() && metadata.len() <= MAX_FILE_BYTES => {
+                let is_executable = metadata.permissions().mode() & 0o111 != 0;
+                files.push(SourceFile { path, is_executable });
             }
             Ok(metadata) if metadata.is_file() => {
-                refuse(&path, &format!("{} bytes are more than the {MAX_BYTES} of a file", metadata.len()));
+                let bytes = metadata.len();
+                refuse(&path, &format!("it has {bytes} bytes; a file may have {MAX_FILE_BYTES}"));
             }
             Ok(_) => refuse(&path, "it is neither a file nor a folder"),
             Err(error) => refuse(&path, &error.to_string()),
@@ -78,19 +92,20 @@ fn collect(folder: &Path, depth: usize, files: &mut Vec<(PathBuf, bool)>) {
     }
 }
 
-/// Leftovers of interpreters and editors.
+/// Whether a file is a leftover of an interpreter or editor.
 fn is_tool_leftover(name: &str) -> bool {
     name == "__pycache__"
         || [".pyc", ".swp", ".swo", "~"].iter().any(|end| name.ends_with(end))
         || [".DS_Store", ".gitignore"].contains(&name)
 }
 
-/// Files that are only for readers of the source tree or written by `make studies`: the overall
+/// Whether a file is only for readers of the source tree or written by `make studies`: the overall
 /// results, and the README and plots of a study.
 fn is_result(name: &str, depth: usize) -> bool {
     (depth == 0 && name == "RESULTS.md") || (depth == 1 && ["README.md", "plots"].contains(&name))
 }
 
+/// Makes the build fail because of a file.
 fn refuse(path: &Path, why: &str) {
     println!("cargo::error={}: {why}", path.display());
 }

@@ -22,20 +22,20 @@ pub fn entries(options: &StudyOptions, axes: &[(String, Vec<String>)]) -> Result
     let studies: Vec<(String, Result<Study, String>)> =
         find::list()?.into_iter().map(|listed| (listed.name.clone(), read(&listed))).collect();
     if studies.is_empty() {
-        return Err("there is no study: `strandline study new NAME` makes one".to_owned());
+        return Err("there is no study: `strandline study new NAME` creates one".to_owned());
     }
     let readable = || studies.iter().filter_map(|(_, study)| study.as_ref().ok());
     for (axis, choices) in axes {
-        if !readable().any(|study| has_choice(study, axis, choices)) {
+        if !readable().any(|study| applicable_choices(study, axis, choices).is_some()) {
             return Err(format!("--axis {axis}={}: no study has that", choices.join(",")));
         }
     }
     let chosen = |study: Result<Study, String>| {
         let study = study?;
-        let applicable_axes = axes.iter().filter(|(axis, choices)| has_choice(&study, axis, choices));
-        let axes: Vec<(String, Vec<String>)> = applicable_axes
-            .map(|(axis, choices)| (axis.clone(), applicable(&study, axis, choices)))
-            .collect();
+        let applicable = |(axis, choices): &(String, Vec<String>)| {
+            Some((axis.clone(), applicable_choices(&study, axis, choices)?))
+        };
+        let axes: Vec<(String, Vec<String>)> = axes.iter().filter_map(applicable).collect();
         ChosenStudy::new(Arc::new(study), options, &axes)
     };
     Ok(studies.into_iter().map(|(name, study)| StudyEntry { name, chosen: chosen(study) }).collect())
@@ -55,15 +55,13 @@ fn read(listed: &ListedStudy) -> Result<Study, String> {
     })
 }
 
-/// Whether `--axis` applies to this study: it has the axis, or one of the subjects.
-fn has_choice(study: &Study, axis: &str, choices: &[String]) -> bool {
-    if axis == SUBJECT { !applicable(study, axis, choices).is_empty() } else { study.axis(axis).is_some() }
-}
-
-/// The choices of `--axis` that apply to this study: of subjects, those that it has.
-fn applicable(study: &Study, axis: &str, choices: &[String]) -> Vec<String> {
-    let subjects = &study.subjects;
-    let applies =
-        |choice: &&String| axis != SUBJECT || subjects.iter().any(|subject| subject.name == **choice);
-    choices.iter().filter(applies).cloned().collect()
+/// The choices of `--axis` that apply to this study: all if it has the axis, and the subjects that
+/// it has. `None` if none applies.
+fn applicable_choices(study: &Study, axis: &str, choices: &[String]) -> Option<Vec<String>> {
+    if axis != SUBJECT {
+        return study.axis(axis).map(|_| choices.to_vec());
+    }
+    let exists = |choice: &&String| study.subjects.iter().any(|subject| subject.name == **choice);
+    let subjects: Vec<String> = choices.iter().filter(exists).cloned().collect();
+    (!subjects.is_empty()).then_some(subjects)
 }

@@ -1,12 +1,13 @@
-//! Requirements of a cell: tools, libraries and files, and subjects that are built once for each
-//! combination of placeholder values.
+//! What a cell needs before it runs: values of placeholders, build folders and commands, variables,
+//! and libraries to preload.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
 use super::file::{Axis, AxisValue};
-use super::matrix::{Key, Matrix, fill, placeholders};
+use super::matrix::{Key, Matrix};
+use super::placeholders::{fill, placeholders};
 use strandline_lab::cell::Subject;
 use strandline_lab::trial::program::{Program, has_word_size};
 use strandline_process::c_library::CLibrary;
@@ -23,9 +24,9 @@ const LIBRARY_FOLDERS: [&str; 8] = [
     "/lib",
 ];
 
-/// What to do about a folder of the lab whose path is not UTF-8.
+/// What to do if the path of a folder of the lab is not UTF-8.
 const LAB_ADVICE: &str = "give --dir another folder";
-/// The same of a study.
+/// What to do if the path of a study's folder is not UTF-8.
 const STUDY_ADVICE: &str = "move the study to another folder";
 
 /// Values of the placeholders of a cell, except `{build}`.
@@ -53,7 +54,7 @@ pub fn values_with_build(
     Ok(values)
 }
 
-/// A path for words and variables.
+/// A path as text, for words and variables.
 fn path_text(path: &Path, advice: &str) -> Result<String, String> {
     path.to_str().map(str::to_owned).ok_or_else(|| format!("{}: not UTF-8; {advice}", path.display()))
 }
@@ -135,13 +136,11 @@ pub fn cell_variables(
     key: &Key,
     root: &Path,
 ) -> Result<BTreeMap<String, Option<String>>, String> {
-    let mut variables = folder_variables(matrix, key, root)?;
-    let choices = matrix.choices(key);
-    variables.extend(choices.map(|(axis, choice)| (axis_variable(&axis.name), Some(choice.value.clone()))));
-    Ok(variables)
+    variables(matrix, key, root, matrix.choices(key))
 }
 
-/// The same for the build of a cell, with only the choices that its commands name.
+/// Variables for the build of a cell: those of [`cell_variables`] without choices that its commands
+/// do not name.
 ///
 /// # Errors
 /// Those of [`placeholder_values`].
@@ -150,30 +149,29 @@ pub fn build_variables(
     key: &Key,
     root: &Path,
 ) -> Result<BTreeMap<String, Option<String>>, String> {
-    let mut variables = folder_variables(matrix, key, root)?;
-    let choices = named_by_build(matrix, key);
-    variables.extend(choices.map(|(axis, choice)| (axis_variable(&axis.name), Some(choice.value.clone()))));
-    Ok(variables)
+    variables(matrix, key, root, named_by_build(matrix, key))
 }
 
-fn folder_variables(
+fn variables<'m>(
     matrix: &Matrix,
     key: &Key,
     root: &Path,
+    choices: impl Iterator<Item = (&'m Axis, &'m AxisValue)>,
 ) -> Result<BTreeMap<String, Option<String>>, String> {
     let study = path_text(&matrix.study.folder, STUDY_ADVICE)?;
     let build = path_text(&build_folder(matrix, key, root)?, LAB_ADVICE)?;
     let program = own_program().map(|path| path_text(&path, LAB_ADVICE)).transpose()?;
-    Ok([
+    let folders = [
         ("STRANDLINE_STUDY_DIR".to_owned(), Some(study)),
         ("STRANDLINE_STUDY_BUILD".to_owned(), Some(build)),
         ("STRANDLINE_PROGRAM".to_owned(), program),
-    ]
-    .into())
+    ];
+    let choices = choices.map(|(axis, choice)| (axis_variable(&axis.name), Some(choice.value.clone())));
+    Ok(folders.into_iter().chain(choices).collect())
 }
 
 /// The executable of strandline, also if its file was replaced since the start; the staged copy, if
-/// staged for other machines.
+/// staged for other machines. `None` if its path is unknown or not UTF-8.
 pub fn own_program() -> Option<PathBuf> {
     if let Some(program) = strandline_lab::executable::staged_program() {
         return Some(program);
@@ -262,6 +260,7 @@ fn why_not_loaded(program: &Program, file: &Path) -> Option<String> {
     } else if !has_word_size(file, program.bits) {
         Some(format!("it is not a {}-bit library, which {name} needs", program.bits))
     } else if program.defines_malloc && Program::of_file(file).is_ok_and(|library| library.defines_malloc) {
+        // An unreadable library was rejected above.
         Some(format!("{name} defines malloc itself, which comes before anything preloaded"))
     } else {
         None

@@ -1,7 +1,7 @@
 //! Caveats about a study's figures.
 
 use super::file::Subject;
-use super::matrix::Matrix;
+use super::matrix::{Matrix, OmittedCell};
 use super::needs::RunnableCells;
 use super::pages::study::StudyCaveat;
 use super::run::{CACHEGRIND_ROUNDS, CellFailures, Failures, StudyJudge};
@@ -9,7 +9,7 @@ use strandline_lab::cell::{self, LabCaveat, Measure};
 use strandline_lab::setup::LabSetup;
 use strandline_report::units::counted;
 
-/// Maximum number of caveats of one kind.
+/// Maximum number of caveats of one kind; one more sums up the others.
 const MAX_CAVEATS: usize = 20;
 
 /// The caveats of a study whose `subjects` ran `jobs` at a time in `lab`.
@@ -38,13 +38,13 @@ pub fn caveats(
         is_claimed || matrix.study.tables.iter().any(|table| format!("{table:?}").contains(name))
     };
     let cachegrind_names = subjects_by_cachegrind(matrix);
-    let is_all = !cachegrind_names.is_empty() && cachegrind_names.len() == matrix.subjects.len();
+    let are_all_counted = !cachegrind_names.is_empty() && cachegrind_names.len() == matrix.subjects.len();
     if !cachegrind_names.is_empty() {
-        let text = cachegrind_text(&cachegrind_names, is_all);
+        let text = cachegrind_text(&cachegrind_names, are_all_counted);
         caveats.push(StudyCaveat { code: "instructions_by_cachegrind", text });
     }
     if is_shown("instructions")
-        && !is_all
+        && !are_all_counted
         && let Some(why) = lab.executors.first().and_then(|executor| executor.no_counters_reason())
     {
         let scope = if cachegrind_names.is_empty() { "" } else { " of other subjects" };
@@ -63,7 +63,7 @@ fn run_caveats(
 ) -> Vec<StudyCaveat> {
     let mut caveats = Vec::new();
     let mut reasons: Vec<(&String, usize)> = Vec::new();
-    for (_, why) in &cells.unrunnable {
+    for OmittedCell { why, .. } in &cells.unrunnable {
         match reasons.iter_mut().find(|(reason, _)| *reason == why) {
             Some((_, count)) => *count += 1,
             None => reasons.push((why, 1)),
@@ -123,8 +123,8 @@ fn subjects_by_cachegrind(matrix: &Matrix) -> Vec<&str> {
 }
 
 /// The caveat on subjects whose instructions cachegrind counts.
-fn cachegrind_text(names: &[&str], is_all: bool) -> String {
-    let (counted_subjects, exclusion) = if is_all {
+fn cachegrind_text(names: &[&str], are_all_counted: bool) -> String {
+    let (counted_subjects, exclusion) = if are_all_counted {
         (String::new(), "")
     } else {
         let exclusion = "; the processor's counts of other subjects differ from these and are excluded";

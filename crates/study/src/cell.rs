@@ -9,13 +9,14 @@ use strandline_recorder::Limits;
 
 use super::build::{Preload, build_folder, cell_variables, own_program, preloads, values_with_build};
 use super::file::VariableSetting;
-use super::matrix::{Key, Matrix, fill};
+use super::matrix::{Key, Matrix};
+use super::placeholders::fill;
 
 /// The subject of a cell; `{build}` folders are below `root`.
 ///
 /// # Errors
 /// One line: the path of a folder is not UTF-8, or the study has no such subject.
-pub fn subject(
+pub fn subject_of_cell(
     matrix: &Matrix,
     key: &Key,
     root: &Path,
@@ -28,7 +29,8 @@ pub fn subject(
     let build = build_folder(matrix, key, root)?;
     let values = values_with_build(matrix, key, &build)?;
     let names = matrix.names(key);
-    let name = names.iter().map(|(axis, choice)| format!("{axis}={choice}")).collect::<Vec<_>>().join(" ");
+    let name = names.iter().map(|choice| format!("{}={}", choice.axis, choice.name));
+    let name = name.collect::<Vec<_>>().join(" ");
     let mut environment = cell_variables(matrix, key, root)?;
     let mut set = |variables: &[VariableSetting]| {
         for VariableSetting { name, value } in variables {

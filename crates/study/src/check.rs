@@ -12,26 +12,31 @@ use super::build::axis_variable;
 use super::check_metrics::{self, NamedMetrics};
 use super::check_shown;
 use super::claim::{self, TryOutcome};
-use super::expression::{Expression, unknown_metric};
+use super::expression::{Expression, unknown_metric_text};
 use super::file::{Claim, DerivedDefinition, Measurement, Need, SUBJECT, Study, Subject};
-use super::matrix::{Matrix, placeholders};
+use super::matrix::Matrix;
 use super::metric::{self, MAX_METRICS, Metric, TOTALS};
 use super::nearest::nearest;
-use super::parse::{ALL_AXES, OWN_PLACEHOLDERS};
+use super::parse::OWN_PLACEHOLDERS;
+use super::placeholders::placeholders;
 use super::problems::Problems;
 
 /// Once the claims of a study have taken this many steps, the remaining ones are only parsed.
-const MAX_STEPS: u64 = 10_000_000;
+const MAX_STUDY_STEPS: u64 = 10_000_000;
 /// Part of [`MAX_METRICS`] for the metrics that every run has.
 const COMMON_METRICS: usize = 100;
 /// Maximum number of metrics that a study names.
 const MAX_NAMED_METRICS: usize = MAX_METRICS - COMMON_METRICS;
 
-/// Checks `study` and completes it: fills in its metrics, and the axes of subjects that use all of
-/// them.
-///
-/// Claims are checked only if `with_claims`, because evaluating them takes time.
-pub fn study(study: &mut Study, with_claims: bool, problems: &mut Problems) {
+/// Whether claims are checked: trying them on random data takes time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum ClaimCheck {
+    Full,
+    None,
+}
+
+/// Checks `study`, sets its metrics and sorts its derived metrics.
+pub fn study(study: &mut Study, claim_check: ClaimCheck, problems: &mut Problems) {
     check_axes(study, problems);
     check_short_axes(study, problems);
     check_subjects(study, problems);
@@ -44,7 +49,7 @@ pub fn study(study: &mut Study, with_claims: bool, problems: &mut Problems) {
         check_shown::check_selection(&exclusion.selection, &matrix, exclusion.offset, problems);
     }
     check_shown::check_tables_and_plots(study, &matrix, problems);
-    if problems.is_empty() && with_claims {
+    if problems.is_empty() && claim_check == ClaimCheck::Full {
         check_claims(study, &matrix, problems);
     }
 }
@@ -95,21 +100,17 @@ fn comma_problem(name: &str) -> String {
     format!("`{name}` has a comma, which separates names in --axis; give it another `name`")
 }
 
-/// Checks the names and axes of subjects, and completes the axes of those that take all.
-fn check_subjects(study: &mut Study, problems: &mut Problems) {
-    let all_axes: Vec<String> = study.axes.iter().map(|axis| axis.name.clone()).collect();
+/// Checks the names, axes and placeholders of subjects.
+fn check_subjects(study: &Study, problems: &mut Problems) {
     let mut unique_names = BTreeSet::new();
-    for subject in &mut study.subjects {
+    for subject in &study.subjects {
         if subject.name.contains(',') {
             problems.add(subject.offset, format!("[[subject]]: {}", comma_problem(&subject.name)));
         }
-        if !unique_names.insert(subject.name.clone()) {
+        if !unique_names.insert(subject.name.as_str()) {
             problems.add(subject.offset, format!("[[subject]]: `{}` is defined twice", subject.name));
         }
-        if subject.axes.iter().any(|axis| axis == ALL_AXES) {
-            subject.axes.clone_from(&all_axes);
-        }
-        for axis in subject.axes.iter().filter(|axis| !all_axes.contains(axis)) {
+        for axis in subject.axes.iter().filter(|axis| study.axis(axis).is_none()) {
             let text = format!("[[subject]] {}: there is no axis `{axis}`", subject.name);
             problems.add(subject.offset, text);
         }
@@ -174,6 +175,7 @@ fn check_common_placeholders(study: &Study, problems: &mut Problems) {
 
 /// Checks what is measured, of the study and of subjects with measurements of their own.
 fn check_measures(study: &Study, problems: &mut Problems) {
+    // If every subject has its own, that of the study applies to none.
     let is_used = study.subjects.iter().any(|subject| subject.measure.is_none());
     if is_used || study.subjects.is_empty() {
         check_measure(&study.measure, "[measure]", 0, problems);
@@ -185,7 +187,7 @@ fn check_measures(study: &Study, problems: &mut Problems) {
         }
     }
     if study.derived.len() > MAX_NAMED_METRICS {
-        problems.add(0, format!("[metrics]: more than {MAX_NAMED_METRICS}"));
+        problems.add(0, format!("[metrics]: more than {MAX_NAMED_METRICS} metrics"));
     }
 }
 
@@ -256,13 +258,13 @@ fn check_derived(study: &mut Study, problems: &mut Problems) {
             Ok(expression) => expression,
             Err(errors) => {
                 for error in &errors {
-                    problems.add_in_string(offset, error.at, format!("{title}: {error}"));
+                    problems.add_in_string(offset, error.offset, format!("{title}: {error}"));
                 }
                 continue;
             }
         };
         if expression.scan.reads {
-            problems.add(offset, format!("{title}: it is of one run: write metric(\"METRIC\")"));
+            problems.add(offset, format!("{title}: it is computed for one run: write metric(\"METRIC\")"));
         }
         if expression.scan.metrics.is_empty() {
             problems.add(offset, format!("{title}: it reads no metric: write metric(\"METRIC\")"));
@@ -315,7 +317,7 @@ fn check_claims(study: &Study, matrix: &Arc<Matrix>, problems: &mut Problems) {
     let numbered_matrix = Matrix::full_with_numbers(matrix.study.clone()).map(Arc::new);
     for claim in &study.claims {
         let Some(expression) = parse_claim(claim, matrix, problems) else { continue };
-        if steps > MAX_STEPS {
+        if steps > MAX_STUDY_STEPS {
             continue;
         }
         let mut outcome = claim::try_on_random_data(claim, &expression, matrix, &mut steps);
@@ -356,7 +358,7 @@ fn parse_claim(claim: &Claim, matrix: &Matrix, problems: &mut Problems) -> Optio
         Ok(expression) => expression,
         Err(errors) => {
             for error in &errors {
-                problems.add_in_string(offset, error.at, line(&error.text));
+                problems.add_in_string(offset, error.offset, line(&error.text));
             }
             return None;
         }
@@ -377,7 +379,7 @@ fn parse_claim(claim: &Claim, matrix: &Matrix, problems: &mut Problems) -> Optio
     // Names that are built during evaluation end with a dot here, and are checked then.
     let unknown = expression.scan.metrics.iter().find(|name| !study.metrics.contains_key(*name));
     if let Some(name) = unknown.filter(|name| !name.ends_with('.')) {
-        problems.add(offset, line(&unknown_metric(name, matrix)));
+        problems.add(offset, line(&unknown_metric_text(name, matrix)));
         return None;
     }
     Some(expression)

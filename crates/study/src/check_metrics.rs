@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::expression::Expression;
 use super::file::{DerivedDefinition, Measurement, Study, Subject};
-use super::metric::{ENDS, FIGURES, MAX_METRICS, Metric};
+use super::metric::{ENDS, FIGURES, MAX_METRICS, MarkOccurrence, Metric};
 use super::problems::Problems;
 
 /// Sets the metrics of each subject, and of the study as their union.
@@ -20,6 +20,7 @@ pub fn set_metrics(study: &mut Study, problems: &mut Problems) {
         subject.metrics = named.metrics;
         // A derived metric is dropped if the subject lacks one of its inputs.
         for derived in &study.derived {
+            // `check` has reported the errors of an expression that cannot be parsed.
             let parsed = Expression::parse(&derived.expression.value, &|_| None, &[]);
             let inputs = parsed.map(|expression| expression.scan.metrics).unwrap_or_default();
             if !inputs.iter().all(|name| subject.metrics.contains_key(name)) {
@@ -44,15 +45,16 @@ pub fn set_metrics(study: &mut Study, problems: &mut Problems) {
 
 /// Checks that each metric is a text in all subjects that have it, or a figure in all.
 fn check_types(subjects: &[Subject], problems: &mut Problems) {
-    // The first subject that has the metric, and whether it is a text there.
-    let mut first_uses: BTreeMap<&str, (&Subject, bool)> = BTreeMap::new();
+    let is_text = |subject: &Subject, name: &str| matches!(subject.metrics.get(name), Some(Metric::Text(_)));
+    // The first subject that has each metric.
+    let mut first_subjects: BTreeMap<&str, &Subject> = BTreeMap::new();
     for subject in subjects {
-        for (name, metric) in &subject.metrics {
-            let is_text = matches!(metric, Metric::Text(_));
-            let (first_subject, was_text) = *first_uses.entry(name).or_insert((subject, is_text));
-            if is_text != was_text {
+        for name in subject.metrics.keys() {
+            let first_subject = *first_subjects.entry(name).or_insert(subject);
+            let is_text_here = is_text(subject, name);
+            if is_text_here != is_text(first_subject, name) {
                 let (text, figure) =
-                    if is_text { (subject, first_subject) } else { (first_subject, subject) };
+                    if is_text_here { (subject, first_subject) } else { (first_subject, subject) };
                 problems.add(
                     subject.offset,
                     format!(
@@ -71,7 +73,7 @@ pub struct NamedMetrics {
     pub metrics: BTreeMap<String, Metric>,
     /// Names that more than one metric has.
     pub duplicates: Vec<String>,
-    /// Whether there are more than [`MAX_METRICS`], of which the last are left out.
+    /// Whether there are more than [`MAX_METRICS`]; the last ones are then left out.
     pub exceeds_limit: bool,
 }
 
@@ -86,12 +88,12 @@ impl NamedMetrics {
             named.add(name.to_owned(), Metric::End);
         }
         for (name, column) in pairs(&measure.marks, &measure.columns) {
-            let (mark, occurrence) = split_occurrence(name);
-            named.add(format!("{name}.{column}"), Metric::Mark { mark, occurrence, column: column.clone() });
+            let metric = Metric::Mark { mark: MarkOccurrence::parse(name), column: column.clone() };
+            named.add(format!("{name}.{column}"), metric);
         }
         for (name, row) in pairs(&measure.ledger_moments, &measure.rows) {
-            let (at, occurrence) = split_occurrence(name);
-            named.add(format!("{name}.{row}"), Metric::Row { at, occurrence, row: row.clone() });
+            let metric = Metric::Row { at: MarkOccurrence::parse(name), row: row.clone() };
+            named.add(format!("{name}.{row}"), metric);
         }
         let path = |name: &str| name.split('.').map(str::to_owned).collect();
         for name in &measure.json {
@@ -115,8 +117,8 @@ impl NamedMetrics {
     }
 }
 
-/// Each of `prefixes` with each of `suffixes`. The pairs are cut one behind [`MAX_METRICS`], so
-/// that [`NamedMetrics::exceeds_limit`] is set.
+/// Each of `prefixes` with each of `suffixes`; at most one pair more than [`MAX_METRICS`], so that
+/// [`NamedMetrics::add`] sets [`NamedMetrics::exceeds_limit`].
 fn pairs<'a>(
     prefixes: &'a [String],
     suffixes: &'a [String],
@@ -125,14 +127,6 @@ fn pairs<'a>(
         .iter()
         .flat_map(move |prefix| suffixes.iter().map(move |suffix| (prefix, suffix)))
         .take(MAX_METRICS + 1)
-}
-
-/// Splits off the occurrence, counted from 0: `freed#2` is the second mark named `freed`.
-fn split_occurrence(name: &str) -> (String, usize) {
-    match name.rsplit_once('#').and_then(|(mark, nth)| Some((mark, nth.parse::<usize>().ok()?))) {
-        Some((mark, nth)) if nth > 0 => (mark.to_owned(), nth - 1),
-        _ => (name.to_owned(), 0),
-    }
 }
 
 #[cfg(test)]

@@ -3,15 +3,16 @@
 
 use std::collections::BTreeSet;
 
-use super::expression::unknown_metric;
-use super::file::{PublishedFigure, SUBJECT, Side, Statistic, Study, Subject, TableSpec};
+use super::expression::unknown_metric_text;
+use super::file::{NamedChoice, PublishedFigure, SUBJECT, Side, Statistic, Study, Subject, TableSpec};
 use super::matrix::{CellError, Matrix};
 use super::metric::{MAX_METRICS, Metric};
 use super::nearest::nearest;
 use super::problems::Problems;
 use super::table::combined_metrics;
 
-/// Maximum number of unknown names reported for one table or plot.
+/// Maximum number of unknown names reported for one table or plot; once these are corrected, the
+/// next check reports the others.
 const MAX_REPORTED: usize = 5;
 
 pub fn check_tables_and_plots(study: &Study, matrix: &Matrix, problems: &mut Problems) {
@@ -60,14 +61,9 @@ pub fn check_tables_and_plots(study: &Study, matrix: &Matrix, problems: &mut Pro
 }
 
 /// Checks that the choices exist.
-pub fn check_selection(
-    selection: &[(String, String)],
-    matrix: &Matrix,
-    offset: usize,
-    problems: &mut Problems,
-) {
-    for (axis, choice) in selection {
-        if let Err(CellError::Invalid(why) | CellError::NotRun(why)) = matrix.check_choice(axis, choice) {
+pub fn check_selection(selection: &[NamedChoice], matrix: &Matrix, offset: usize, problems: &mut Problems) {
+    for choice in selection {
+        if let Err(CellError::Invalid(why) | CellError::NotRun(why)) = matrix.check_choice(choice) {
             problems.add(offset, why);
         }
     }
@@ -75,13 +71,13 @@ pub fn check_selection(
 
 /// Checks that an axis with several given choices is a side of the table or plot.
 fn check_several_choices(
-    selection: &[(String, String)],
+    selection: &[NamedChoice],
     sides: &[Option<&str>],
     offset: usize,
     problems: &mut Problems,
 ) {
     let mut named_axes = BTreeSet::new();
-    for (axis, _) in selection {
+    for NamedChoice { axis, .. } in selection {
         if !named_axes.insert(axis) && !sides.contains(&Some(axis)) {
             problems
                 .add(offset, format!("`where` has several choices on `{axis}`, which is not a side of it"));
@@ -106,7 +102,7 @@ fn check_axes(study: &Study, sides: &[&Side], offset: usize, problems: &mut Prob
 fn check_metrics(
     matrix: &Matrix,
     [prefixes, suffixes]: [&[String]; 2],
-    selection: &[(String, String)],
+    selection: &[NamedChoice],
     offset: usize,
     problems: &mut Problems,
 ) {
@@ -114,8 +110,8 @@ fn check_metrics(
         problems.add(offset, format!("more than {MAX_METRICS} metrics in one table or plot"));
         return;
     }
-    let subjects: Vec<&String> =
-        selection.iter().filter(|(axis, _)| axis == SUBJECT).map(|(_, name)| name).collect();
+    let subject_choices = selection.iter().filter(|choice| choice.axis == SUBJECT);
+    let subjects: Vec<&String> = subject_choices.map(|choice| &choice.name).collect();
     let is_selected = |subject: &&Subject| subjects.is_empty() || subjects.contains(&&subject.name);
     let selected_subjects: Vec<&Subject> = matrix.subjects.iter().filter(is_selected).collect();
     // A missing subject is reported elsewhere.
@@ -127,7 +123,7 @@ fn check_metrics(
     for name in names.iter().filter(|name| !is_known(name)).take(MAX_REPORTED) {
         let text = match subjects.first().filter(|_| matrix.study.metrics.contains_key(name)) {
             Some(subject) => format!("the subject `{subject}` has no metric `{name}`"),
-            None => unknown_metric(name, matrix),
+            None => unknown_metric_text(name, matrix),
         };
         problems.add(offset, text);
     }
@@ -135,6 +131,7 @@ fn check_metrics(
 
 /// Checks that no metric named by combining two lists is a text: a plot shows figures.
 fn check_texts(study: &Study, [prefixes, suffixes]: [&[String]; 2], offset: usize, problems: &mut Problems) {
+    // `check_metrics` reports too many metrics.
     if prefixes.len().saturating_mul(suffixes.len()) > MAX_METRICS {
         return;
     }

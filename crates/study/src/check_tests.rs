@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::claim::{Verdict, judge};
 use super::data::{Data, MeasuredData};
 use super::file::Study;
-use super::matrix::Matrix;
-use super::needs::{ProbePhase, RunnableCells, probe};
+use super::matrix::{Form, Matrix};
+use super::needs::{ProbePhase, RunnableCells, run_probes};
 use strandline_lab::cell::{End, Outcome, Subject};
 use strandline_lab::executor::{Executor, Job, OutputFiles, StopReason};
 
@@ -90,7 +90,7 @@ fn a_claim_about_an_omitted_subject_has_a_reason() {
                 [[subject]]\nname = 'b'\ncommand = 'true'\n[[claim]]\nid = 'c'\ntext = 'c'\n\
                 holds = 'median(\"x\") < 5'\n";
     let only = [("subject".to_owned(), vec!["b".to_owned()])];
-    let matrix = Arc::new(Matrix::chosen(study(text).unwrap(), false, &only).unwrap());
+    let matrix = Arc::new(Matrix::chosen(study(text).unwrap(), Form::Full, &only).unwrap());
     let no_data: Arc<dyn MeasuredData> = Arc::new(Data::default());
     let judged_claim = judge(&matrix.study.claims[0], &matrix, &no_data);
     assert_eq!(judged_claim.verdict, Verdict::NotRun);
@@ -139,7 +139,7 @@ fn a_probe_runs_once_for_each_environment_of_its_cells() {
     let matrix = Matrix::full(study(text).unwrap());
     let mut runnable = RunnableCells { cells: matrix.cells().unwrap(), unrunnable: Vec::new() };
     let mut executor = RecordingExecutor::default();
-    probe(&matrix, &mut runnable, Path::new("/r"), ProbePhase::Before, &mut executor, &|_| {}).unwrap();
+    run_probes(&matrix, &mut runnable, Path::new("/r"), ProbePhase::Before, &mut executor, &|_| {}).unwrap();
     assert_eq!(runnable.cells.len(), 4);
     let modes: Vec<Option<String>> = executor
         .started

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::cell;
 use super::file::Study;
-use super::matrix::Matrix;
+use super::matrix::{Form, Matrix};
 use super::run;
 use strandline_lab::cell::Subject;
 use strandline_lab::executor::NoResult;
@@ -32,6 +32,20 @@ pub struct ChosenStudy {
     pub matrix: Matrix,
 }
 
+/// The lab of a study.
+pub(super) struct OpenedLab {
+    pub lab: LabSetup,
+    /// The folder above all build folders.
+    pub build_root: PathBuf,
+}
+
+/// What identifies the lab of a study.
+struct LabIdentity<Description> {
+    description: Description,
+    /// All its cells.
+    subjects: Vec<Subject>,
+}
+
 impl ChosenStudy {
     /// Applies the options and these choices of axes.
     ///
@@ -42,7 +56,8 @@ impl ChosenStudy {
         options: &StudyOptions,
         axes: &[(String, Vec<String>)],
     ) -> Result<Self, String> {
-        let mut matrix = Matrix::chosen(study, options.short, axes)?;
+        let form = if options.short { Form::Short } else { Form::Full };
+        let mut matrix = Matrix::chosen(study, form, axes)?;
         if let Some(repeat) = options.repeat {
             matrix.repeat(repeat);
         }
@@ -60,38 +75,38 @@ impl ChosenStudy {
         one_run
     }
 
-    /// Opens the lab of these cells; returns it with the directory for `{build}`.
-    pub(super) fn open(&self, options: &StudyOptions) -> Result<(LabSetup, PathBuf), NoResult> {
-        let (description, subjects) = self.identity(options).map_err(NoResult::Failed)?;
+    /// Opens the lab of these cells.
+    pub(super) fn open(&self, options: &StudyOptions) -> Result<OpenedLab, NoResult> {
+        let LabIdentity { description, subjects } = self.identity(options).map_err(NoResult::Failed)?;
         let content = LabContent { verb: "study", description: &description, subjects: &subjects };
         let lab = LabSetup::open(content, &options.lab).map_err(NoResult::Failed)?;
-        let build = lab.journal.folder().join("build");
-        let created = std::fs::create_dir_all(&build).and_then(|()| build.canonicalize());
-        let build = created.map_err(|error| NoResult::Failed(format!("{}: {error}", build.display())))?;
-        Ok((lab, build))
+        let folder = lab.journal.folder().join("build");
+        let created = std::fs::create_dir_all(&folder).and_then(|()| folder.canonicalize());
+        let build_root =
+            created.map_err(|error| NoResult::Failed(format!("{}: {error}", folder.display())))?;
+        Ok(OpenedLab { lab, build_root })
     }
 
     /// Number of runs of an earlier lab that can be reused.
     pub(super) fn reusable_runs(&self, options: &StudyOptions) -> usize {
-        let Ok((description, subjects)) = self.identity(options) else { return 0 };
+        // `open` then fails with the reason.
+        let Ok(LabIdentity { description, subjects }) = self.identity(options) else { return 0 };
         let content = LabContent { verb: "study", description: &description, subjects: &subjects };
         options.lab.reusable_runs(content)
     }
 
-    /// What identifies the lab of a study: its text, and all its cells. Includes cells that cannot
-    /// be run at the moment, so that free memory or the existence of a file does not change the
-    /// identity.
-    fn identity(
-        &self,
-        options: &StudyOptions,
-    ) -> Result<(impl serde::Serialize + use<>, Vec<Subject>), String> {
+    /// The identity of the lab of these cells. It includes cells that cannot be run at the moment,
+    /// so that free memory or the existence of a file does not change it.
+    fn identity(&self, options: &StudyOptions) -> Result<LabIdentity<impl serde::Serialize + use<>>, String> {
         let matrix = &self.matrix;
-        // The directory's name depends on the cells: `{build}` stays a placeholder here.
-        let unbuilt = |key| {
-            let subject = cell::subject(matrix, key, Path::new("{build}"), options.timeout)?;
+        // The build folder's name depends on the cells: `{build}` stays a placeholder here.
+        let unbuilt_subject = |key| {
+            let subject = cell::subject_of_cell(matrix, key, Path::new("{build}"), options.timeout)?;
             Ok(Subject { directory: None, ..subject })
         };
-        let subjects = matrix.cells()?.iter().map(unbuilt).collect::<Result<Vec<Subject>, String>>()?;
-        Ok(((run::study_identity(matrix), matrix.max_repeats()), subjects))
+        let subjects =
+            matrix.cells()?.iter().map(unbuilt_subject).collect::<Result<Vec<Subject>, String>>()?;
+        let description = (run::study_identity(matrix), matrix.max_repeats());
+        Ok(LabIdentity { description, subjects })
     }
 }

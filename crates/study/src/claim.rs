@@ -7,9 +7,10 @@ use serde::Serialize;
 use super::data::MeasuredData;
 use super::expression::{Evaluation, EvaluationInput, EvaluationOutcome, Expression, FigureRead};
 use super::file::Claim;
-use super::matrix::{Key, Matrix};
-use super::metric::Metric;
+use super::matrix::Matrix;
+use super::random_data::{Candidates, RandomData};
 use super::syntax::ExpressionError;
+use strandline_report::text::grouped;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -58,29 +59,11 @@ const READ_STEPS: u64 = 50;
 const MIN_ANSWERS: u64 = 40;
 /// A figure that is missing in this many data sets does not exist.
 const MAX_MISSING: u64 = 40;
-/// Maximum number of candidate numbers from a claim.
-const MAX_POOL_NUMBERS: usize = 200;
-/// Maximum number of times that a random figure is doubled or halved along the axes.
-const MAX_DOUBLINGS: usize = 60;
-/// Number of samples in a random cell; enough for an interval of the median.
-const SAMPLES: usize = 9;
-/// Numbers tried for every claim, besides its own: one, and a page in bytes.
-const COMMON_NUMBERS: [f64; 2] = [1.0, 4096.0];
-/// Factors that put a figure close to a number of the claim, on either side of it.
-const NEAR_FACTORS: [f64; 5] = [0.5, 0.999, 1.0, 1.001, 2.0];
-/// The same for the number of a choice.
-const NEAR_CHOICE_FACTORS: [f64; 3] = [0.9, 1.0, 1.1];
-/// Relative differences between the runs of a cell.
-const SPREADS: [f64; 4] = [0.001, 0.05, 0.5, 3.0];
-/// Largest figure of data without a pattern; data that double along the axes begin with it.
-const MAX_RANDOM: f64 = 1e6;
-/// Decimal digits of the largest figure of data of any magnitude.
-const MAX_RANDOM_DIGITS: f64 = 12.0;
-/// Number of kinds of random data.
-const DATA_KINDS: u64 = 8;
-/// One figure of this many may be negative, if it can be at all.
-const NEGATIVE_EVERY: u8 = 4;
 
+/// Parses the expression of a claim.
+///
+/// # Errors
+/// What is wrong in it, with positions.
 pub fn parse(claim: &Claim, matrix: &Matrix) -> Result<Expression, Vec<ExpressionError>> {
     let axis_size = |name: &str| -> Option<usize> {
         if name == super::file::SUBJECT {
@@ -240,7 +223,7 @@ pub enum TryOutcome {
 }
 
 /// Tries a claim on random data: a claim that holds whatever is measured has no content. Adds the
-/// steps taken to `steps`.
+/// number of steps taken to `steps`.
 pub fn try_on_random_data(
     claim: &Claim,
     expression: &Expression,
@@ -251,15 +234,13 @@ pub fn try_on_random_data(
     let subjects = matrix.relevant_subjects(&expression.scan.subjects, expression.scan.metrics.iter());
     let groups = match matrix.groups(&is_named, &subjects) {
         Ok(groups) => groups,
-        Err(reason) => return TryOutcome::Wrong(format!("it {reason}")),
+        Err(reason) => return TryOutcome::Wrong(reason),
     };
-    let pool = Arc::new(candidate_numbers(claim, expression));
-    let texts = Arc::new(candidate_texts(claim, expression));
+    let candidates = Arc::new(Candidates::of(claim, expression));
     let mut answers = Answers::default();
     for group in groups.iter().take(MAX_TRIED_GROUPS) {
         for seed in 0..MAX_TRIES {
-            let random_data =
-                RandomData { seed, pool: pool.clone(), texts: texts.clone(), matrix: matrix.clone() };
+            let random_data = RandomData { seed, candidates: candidates.clone(), matrix: matrix.clone() };
             let input = EvaluationInput {
                 matrix: matrix.clone(),
                 measured: Arc::new(random_data),
@@ -312,7 +293,9 @@ impl Answers {
             EvaluationOutcome::Answer(true) => self.has_held = true,
             EvaluationOutcome::Answer(false) => self.has_failed = true,
             // A ratio to a figure that happens to be 0 and an excluded cell both end up here.
-            EvaluationOutcome::Missing(text) => drop(self.first_missing.get_or_insert(text)),
+            EvaluationOutcome::Missing(text) => {
+                self.first_missing.get_or_insert(text);
+            }
             // For example a division by a measured 0, which is not the fault of the claim.
             EvaluationOutcome::Wrong(_) if self.has_answered() => {}
             EvaluationOutcome::Wrong(text) => return Some(TryOutcome::Wrong(text)),
@@ -327,7 +310,8 @@ impl Answers {
     fn into_outcome(self) -> TryOutcome {
         match (self.has_held, self.has_failed) {
             (false, false) if self.is_over_budget() => TryOutcome::Wrong(format!(
-                "it takes more than {MAX_STEPS} steps to judge: shorter lists, or name more axes"
+                "it takes more than {} steps to judge: shorten its lists, or name more axes",
+                grouped(MAX_STEPS)
             )),
             (true, false) | (false, true) if self.is_over_budget() && self.count < MIN_ANSWERS => {
                 TryOutcome::Unknown
@@ -340,114 +324,4 @@ impl Answers {
             ),
         }
     }
-}
-
-/// Numbers that may decide a claim: those in its expression, and the published ones.
-fn candidate_numbers(claim: &Claim, expression: &Expression) -> Vec<f64> {
-    let mut pool = expression.scan.numbers.clone();
-    let mut waiting = vec![&claim.published];
-    while let Some(value) = waiting.pop() {
-        match value {
-            serde_json::Value::Number(number) => pool.extend(number.as_f64()),
-            serde_json::Value::Array(items) => waiting.extend(items),
-            serde_json::Value::Object(items) => waiting.extend(items.values()),
-            _ => {}
-        }
-    }
-    pool.truncate(MAX_POOL_NUMBERS);
-    pool.extend(COMMON_NUMBERS);
-    pool
-}
-
-/// Texts that may decide a claim.
-fn candidate_texts(claim: &Claim, expression: &Expression) -> Vec<String> {
-    let mut texts = vec![String::new(), "something else".to_owned()];
-    texts.extend(expression.scan.texts.iter().cloned());
-    let mut waiting = vec![&claim.published];
-    while let Some(value) = waiting.pop() {
-        match value {
-            serde_json::Value::String(text) => texts.push(text.clone()),
-            serde_json::Value::Array(items) => waiting.extend(items),
-            serde_json::Value::Object(items) => waiting.extend(items.values()),
-            _ => {}
-        }
-    }
-    texts
-}
-
-/// Random measurements drawn by a seed.
-struct RandomData {
-    /// Distinguishes the data sets.
-    seed: u64,
-    /// Numbers that may decide the claim.
-    pool: Arc<Vec<f64>>,
-    /// Texts that may decide the claim.
-    texts: Arc<Vec<String>>,
-    matrix: Arc<Matrix>,
-}
-
-impl MeasuredData for RandomData {
-    fn samples(&self, key: &Key, metric: &str) -> Result<Vec<Option<f64>>, String> {
-        // Gives the same numbers to all cells of a data set.
-        let mut study_rng = fastrand::Rng::with_seed(self.seed);
-        // Gives each cell its own numbers.
-        let mut cell_rng = fastrand::Rng::with_seed(self.seed ^ hash(&(key, metric)));
-        let pick = |rng: &mut fastrand::Rng| rng.choice(self.pool.iter()).copied().unwrap_or(1.0).abs();
-        let value = match self.seed % DATA_KINDS {
-            // Any magnitude.
-            0 => 10f64.powf(cell_rng.f64() * MAX_RANDOM_DIGITS),
-            // One candidate number in all cells.
-            1 => pick(&mut study_rng),
-            // Close to a candidate number.
-            2 => pick(&mut cell_rng) * one_of(&mut cell_rng, &NEAR_FACTORS),
-            // One candidate number in all cells, multiplied by another one in half of them.
-            3 => pick(&mut study_rng) * if cell_rng.bool() { pick(&mut cell_rng) } else { 1.0 },
-            // All zero.
-            4 => 0.0,
-            // Growing or shrinking along the axes.
-            5 => {
-                let step = if study_rng.bool() { 2.0f64 } else { 0.5 };
-                let steps: usize = key.choices.iter().flatten().sum::<usize>() + key.subject;
-                MAX_RANDOM * step.powi(i32::try_from(steps.min(MAX_DOUBLINGS)).unwrap_or(0))
-            }
-            // Close to the number of the choice.
-            6 => {
-                let choice = self.matrix.choices(key).find_map(|(_, choice)| choice.number);
-                choice.unwrap_or(1.0).abs() * one_of(&mut cell_rng, &NEAR_CHOICE_FACTORS)
-            }
-            // Any number up to a million.
-            _ => MAX_RANDOM * cell_rng.f64(),
-        };
-        // Counters of the kernel are never negative; other figures may be.
-        let may_be_negative = matches!(
-            self.matrix.study.metrics.get(metric),
-            Some(Metric::Derived(_) | Metric::Json(_) | Metric::End)
-        );
-        let value = if may_be_negative && cell_rng.u8(0..NEGATIVE_EVERY) == 0 { -value } else { value };
-        // In half of the data sets the runs of a cell differ, for claims about intervals and
-        // extremes.
-        let is_spread = !(self.seed / DATA_KINDS).is_multiple_of(2);
-        let spread = if is_spread { one_of(&mut study_rng, &SPREADS) } else { 0.0 };
-        let sample = |_| Some(value * (1.0 + spread * cell_rng.f64()));
-        Ok((0..SAMPLES).map(sample).collect())
-    }
-
-    fn text(&self, key: &Key, metric: &str) -> Result<String, String> {
-        // In half of the data sets all cells have the same text.
-        let cell_hash = if self.seed.is_multiple_of(2) { 0 } else { hash(&(key, metric)) };
-        let mut rng = fastrand::Rng::with_seed(self.seed ^ cell_hash);
-        Ok(rng.choice(self.texts.iter()).cloned().unwrap_or_default())
-    }
-}
-
-/// One of `factors`, of which there is at least one.
-fn one_of(rng: &mut fastrand::Rng, factors: &[f64]) -> f64 {
-    rng.choice(factors.iter()).copied().unwrap_or(1.0)
-}
-
-fn hash(value: &impl std::hash::Hash) -> u64 {
-    use std::hash::{DefaultHasher, Hasher};
-    let mut hasher = DefaultHasher::new();
-    value.hash(&mut hasher);
-    hasher.finish()
 }

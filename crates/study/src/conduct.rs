@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use super::caveats::caveats;
 use super::cell;
-use super::chosen::{ChosenStudy, StudyOptions};
+use super::chosen::{ChosenStudy, OpenedLab, StudyOptions};
 use super::claim::{JudgedClaim, Verdict, judge};
 use super::data::{Data, MeasuredData};
 use super::matrix::{Key, Matrix};
 use super::needs::{self, RunnableCells};
 use super::pages::study::{StudyCaveat, StudyInput};
-use super::run::{self, CACHEGRIND_ROUNDS, StudyJudge};
+use super::run::{self, CACHEGRIND_ROUNDS, PlanRuns, StudyJudge};
 use strandline_lab::cell::Subject;
 use strandline_lab::compare::cachegrind_subjects;
 use strandline_lab::engine::{self, Plan, Results};
@@ -48,6 +48,9 @@ impl StudyRun {
 }
 
 /// Runs a study and judges its claims.
+///
+/// # Errors
+/// Why there is no result.
 pub fn run_and_judge(
     chosen: &ChosenStudy,
     options: &StudyOptions,
@@ -55,28 +58,34 @@ pub fn run_and_judge(
 ) -> Result<StudyRun, NoResult> {
     let matrix = &chosen.matrix;
     let mut cells = needs::check_cells(matrix).map_err(NoResult::Failed)?;
-    let (mut lab, build) = chosen.open(options)?;
+    let OpenedLab { mut lab, build_root } = chosen.open(options)?;
     if let Some(executor) = lab.executors.first_mut() {
-        let place = run::BuildPlace { root: &build, is_resumed: lab.journal.resumed_runs() > 0 };
+        let place = run::BuildPlace { root: &build_root, is_resumed: lab.journal.resumed_runs() > 0 };
         run::prepare(matrix, &mut cells, place, &mut **executor, &|line| progress.show_line(line))?;
     }
-    let (data, caveats) = measure(matrix, &cells, &build, options, &mut lab, progress)?;
+    let Measured { data, caveats } = measure(matrix, &cells, &build_root, options, &mut lab, progress)?;
     let shared_matrix = Arc::new(matrix.clone());
     let measured: Arc<dyn MeasuredData> = Arc::new(data.clone());
     let judged = matrix.study.claims.iter().map(|claim| judge(claim, &shared_matrix, &measured)).collect();
     Ok(StudyRun { lab, matrix: matrix.clone(), data, judged, caveats })
 }
 
-/// Runs all cells; returns their data, and caveats on it.
+/// The data of all cells, and caveats on it.
+struct Measured {
+    data: Data,
+    caveats: Vec<StudyCaveat>,
+}
+
+/// Runs all cells; `build_root` is the folder above all build folders.
 fn measure(
     matrix: &Matrix,
     cells: &RunnableCells,
-    build: &Path,
+    build_root: &Path,
     options: &StudyOptions,
     lab: &mut LabSetup,
     progress: &dyn ProgressDisplay,
-) -> Result<(Data, Vec<StudyCaveat>), StopReason> {
-    let subject = |key| cell::subject(matrix, key, build, options.timeout);
+) -> Result<Measured, StopReason> {
+    let subject = |key| cell::subject_of_cell(matrix, key, build_root, options.timeout);
     let subjects: Result<Vec<Subject>, String> = cells.cells.iter().map(subject).collect();
     let subjects = subjects.map_err(StopReason::Failed)?;
     let may_fail = |key: &Key| matrix.subjects.get(key.subject).is_some_and(|subject| subject.may_fail);
@@ -97,9 +106,12 @@ fn measure(
     };
     let results = engine::run_plan(&plan, &mut lab.executors, &mut lab.journal, &mut judge)?;
     let counts = run_cachegrind(matrix, cells, &plan, lab, &mut judge)?;
-    let counts = counts.as_ref().map(|counts| (counts, &judge.cachegrind_failures));
-    let data = run::data(matrix, cells, &results, counts, &judge.failures);
-    Ok((data, caveats(matrix, cells, &plan.subjects, &judge, options.lab.jobs, lab)))
+    let counted =
+        counts.as_ref().map(|counts| PlanRuns { results: counts, failures: &judge.cachegrind_failures });
+    let timed = PlanRuns { results: &results, failures: &judge.failures };
+    let data = run::collect_data(matrix, cells, timed, counted);
+    let caveats = caveats(matrix, cells, &plan.subjects, &judge, options.lab.jobs, lab);
+    Ok(Measured { data, caveats })
 }
 
 /// Runs the cells whose instructions cachegrind counts, in cachegrind; `None` if there are no such

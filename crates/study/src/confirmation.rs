@@ -1,20 +1,30 @@
 //! Which studies are too long to start without a confirmation.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::cell;
-use super::chosen::{ChosenStudy, StudyOptions};
+use super::chosen::{ChosenStudy, OpenedLab, StudyOptions};
 use super::needs;
 use super::run;
 use strandline_lab::executor::NoResult;
 use strandline_lab::setup::{LabOptions, MAX_UNCONFIRMED_RUNS};
 use strandline_lab::user::ProgressDisplay;
+use strandline_report::text::grouped;
 use strandline_report::units::seconds;
 
-/// Longer studies require a confirmation; the time is estimated only from this number of runs on.
+/// Longer studies require a confirmation.
 const MAX_UNCONFIRMED_TIME: Duration = Duration::from_secs(20 * 60);
+/// With fewer runs than this, the time is not estimated.
 const MIN_ESTIMATED_RUNS: u64 = 200;
+
+/// A study that is to be run.
+#[derive(Clone, Copy)]
+pub struct PlannedStudy<'s> {
+    /// The study.
+    pub chosen: &'s ChosenStudy,
+    /// How it is run.
+    pub options: &'s StudyOptions,
+}
 
 /// Refuses studies that together take very long or have very many runs. Runs one cell of each to
 /// estimate the time. Studies with an earlier journal to resume from were confirmed before.
@@ -22,15 +32,15 @@ const MIN_ESTIMATED_RUNS: u64 = 200;
 /// # Errors
 /// [`NoResult::Unconfirmed`], or why the estimate stopped.
 pub fn require_confirmation(
-    studies: &[(&ChosenStudy, &StudyOptions)],
+    studies: &[PlannedStudy<'_>],
     progress: &dyn ProgressDisplay,
 ) -> Result<(), NoResult> {
     let is_few = |runs: Option<u64>| runs.is_some_and(|runs| runs < MIN_ESTIMATED_RUNS);
     if is_few(runs_of(studies)) {
         return Ok(());
     }
-    let is_new = |(chosen, options): &&(&ChosenStudy, &StudyOptions)| chosen.reusable_runs(options) == 0;
-    let new_studies: Vec<(&ChosenStudy, &StudyOptions)> = studies.iter().filter(is_new).copied().collect();
+    let is_new = |study: &&PlannedStudy<'_>| study.chosen.reusable_runs(study.options) == 0;
+    let new_studies: Vec<PlannedStudy<'_>> = studies.iter().filter(is_new).copied().collect();
     let runs = runs_of(&new_studies);
     if is_few(runs) {
         return Ok(());
@@ -40,9 +50,9 @@ pub fn require_confirmation(
     if !is_long && runs.is_some_and(|runs| runs <= MAX_UNCONFIRMED_RUNS) {
         return Ok(());
     }
-    let runs = runs.map_or_else(|| "more than 10^19".to_owned(), |runs| runs.to_string());
+    let runs = runs.map_or_else(|| "more than 10^19".to_owned(), grouped);
     let name = match new_studies.as_slice() {
-        [(study, _)] => study.matrix.study.name.clone(),
+        [study] => study.chosen.matrix.study.name.clone(),
         several => format!("{} studies", several.len()),
     };
     Err(NoResult::Unconfirmed(format!(
@@ -52,13 +62,13 @@ pub fn require_confirmation(
 }
 
 /// Number of runs of all studies; `None` on overflow.
-fn runs_of(studies: &[(&ChosenStudy, &StudyOptions)]) -> Option<u64> {
-    studies.iter().try_fold(0u64, |sum, (chosen, _)| sum.checked_add(chosen.matrix.runs()?))
+fn runs_of(studies: &[PlannedStudy<'_>]) -> Option<u64> {
+    studies.iter().try_fold(0u64, |sum, study| sum.checked_add(study.chosen.matrix.runs()?))
 }
 
 /// How long studies take.
 struct Estimate {
-    /// Number of studies of which one cell is run.
+    /// Number of studies that run one cell.
     studies: usize,
     /// Time of all runs; `None` if unknown.
     all_seconds: Option<f64>,
@@ -67,14 +77,11 @@ struct Estimate {
 }
 
 impl Estimate {
-    fn of(
-        studies: &[(&ChosenStudy, &StudyOptions)],
-        progress: &dyn ProgressDisplay,
-    ) -> Result<Self, NoResult> {
+    fn of(studies: &[PlannedStudy<'_>], progress: &dyn ProgressDisplay) -> Result<Self, NoResult> {
         // The machine that submits jobs must not run anything.
-        let local = || studies.iter().filter(|(_, options)| options.lab.cluster.is_none());
+        let local = || studies.iter().filter(|study| study.options.lab.cluster.is_none());
         let mut estimate = Self { studies: local().count(), all_seconds: Some(0.0), last_run: None };
-        for (chosen, options) in local() {
+        for PlannedStudy { chosen, options } in local() {
             let name = &chosen.matrix.study.name;
             progress.show_line(&format!("one run of {name}, to estimate how long all take"));
             let run_time = time_one_run(chosen, options)?;
@@ -122,20 +129,21 @@ fn time_one_run(chosen: &ChosenStudy, options: &StudyOptions) -> Result<Option<D
     }
 }
 
-/// The same in a lab of its own, which it removes.
+/// Run time of the first cell of a study in a lab of its own, which it removes.
 fn time_in_lab(chosen: &ChosenStudy, options: &StudyOptions) -> Result<Option<Duration>, NoResult> {
     let matrix = &chosen.matrix;
     let mut cells = needs::check_cells(matrix).map_err(NoResult::Failed)?;
     let Some(key) = cells.cells.first().cloned() else { return Ok(None) };
-    let (mut lab, build) = chosen.open(options)?;
+    let OpenedLab { mut lab, build_root } = chosen.open(options)?;
     let Some(executor) = lab.executors.first_mut() else { return Ok(None) };
-    let place = run::BuildPlace { root: Path::new(&build), is_resumed: false };
+    let place = run::BuildPlace { root: &build_root, is_resumed: false };
     run::prepare(matrix, &mut cells, place, &mut **executor, &|_| {})?;
     let can_run = cells.cells.contains(&key);
     let begin = Instant::now();
     if can_run {
-        let subject = cell::subject(matrix, &key, &build, options.timeout).map_err(NoResult::Failed)?;
-        executor.run(&subject, &build.join(".output"))?;
+        let subject =
+            cell::subject_of_cell(matrix, &key, &build_root, options.timeout).map_err(NoResult::Failed)?;
+        executor.run(&subject, &build_root.join(".output"))?;
     }
     let run_time = begin.elapsed();
     lab.close();

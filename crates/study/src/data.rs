@@ -8,10 +8,12 @@ use super::matrix::Key;
 use super::metric;
 use strandline_lab::statistics::{self, BlockSample, Estimate, Pair, Ratio};
 
+/// Confidence level of all intervals.
 pub const CONFIDENCE: f64 = 0.95;
 /// Seed of the bootstraps: equal data give equal intervals.
 const BOOTSTRAP_SEED: u64 = 1;
 
+/// Samples and texts of cells: those of runs, or random ones on which claims are tried.
 pub trait MeasuredData: Send + Sync {
     /// The samples of a metric in a cell by round; `None` for a round without a sample.
     ///
@@ -67,12 +69,17 @@ pub struct Data {
     pub blocks: Vec<u32>,
 }
 
+impl Data {
+    /// The data of a cell, or why it was not run.
+    fn cell(&self, key: &Key) -> Result<&CellData, String> {
+        let cell = self.cells.get(key).ok_or("not part of this run")?;
+        cell.not_run.as_ref().map_or(Ok(cell), |why| Err(why.clone()))
+    }
+}
+
 impl MeasuredData for Data {
     fn samples(&self, key: &Key, metric: &str) -> Result<Vec<Option<f64>>, String> {
-        let Some(cell) = self.cells.get(key) else { return Err("not part of this run".to_owned()) };
-        if let Some(why) = &cell.not_run {
-            return Err(why.clone());
-        }
+        let cell = self.cell(key)?;
         if let Some(why) = cell.invalid.get(metric) {
             return Err(why.clone());
         }
@@ -83,10 +90,7 @@ impl MeasuredData for Data {
     }
 
     fn text(&self, key: &Key, metric: &str) -> Result<String, String> {
-        let Some(cell) = self.cells.get(key) else { return Err("not part of this run".to_owned()) };
-        if let Some(why) = &cell.not_run {
-            return Err(why.clone());
-        }
+        let cell = self.cell(key)?;
         let texts: Vec<(&String, &usize)> = cell.texts.get(metric).into_iter().flatten().collect();
         match texts.as_slice() {
             [(_, count)] if **count < cell.valid_runs => {
@@ -115,8 +119,12 @@ impl MeasuredData for Data {
 }
 
 /// The median of a metric with its interval.
+///
+/// # Errors
+/// Why there is none; the text follows "not run: ".
 pub fn estimate(measured: &dyn MeasuredData, key: &Key, metric: &str) -> Result<Estimate, String> {
     let blocks = measured.blocks();
+    // Without blocks, all rounds are of one machine and so in one block.
     let sample = |(round, value): (usize, Option<f64>)| {
         Some(BlockSample { value: value?, block: blocks.get(round).copied().unwrap_or_default() })
     };
@@ -128,6 +136,9 @@ pub fn estimate(measured: &dyn MeasuredData, key: &Key, metric: &str) -> Result<
 
 /// One number of a cell; `None` for an unknown interval bound. Computes the interval only if a
 /// bound is requested, because it takes far longer than the median.
+///
+/// # Errors
+/// Those of [`estimate`].
 pub fn cell_statistic(
     measured: &dyn MeasuredData,
     key: &Key,
@@ -155,7 +166,19 @@ pub fn figure(estimate: &Estimate, statistic: Statistic) -> Option<f64> {
     }
 }
 
+/// One of the numbers of a ratio, which has no extremes; `None` for an unknown interval bound.
+pub fn ratio_figure(ratio: &Ratio, statistic: Statistic) -> Option<f64> {
+    match statistic {
+        Statistic::Low => ratio.low,
+        Statistic::High => ratio.high,
+        Statistic::Median | Statistic::Least | Statistic::Most => Some(ratio.median),
+    }
+}
+
 /// The ratio of a metric in the cell `numerator` to that in `denominator`, paired by rounds.
+///
+/// # Errors
+/// Those of [`estimate`].
 pub fn ratio(
     measured: &dyn MeasuredData,
     numerator: &Key,
@@ -166,6 +189,9 @@ pub fn ratio(
 }
 
 /// The ratio of samples of a metric to other samples of it, paired by rounds.
+///
+/// # Errors
+/// One line: no round has both, or the denominator is 0.
 pub fn paired(
     numerators: &[Option<f64>],
     denominators: &[Option<f64>],
@@ -179,5 +205,5 @@ pub fn paired(
         .collect();
     let resolution = metric::resolution(metric, metric::unit(metric, None));
     statistics::paired_ratio(&pairs, resolution, CONFIDENCE)
-        .ok_or_else(|| format!("no ratio of {metric}: what it would be a ratio to is 0, or was not measured"))
+        .ok_or_else(|| format!("no ratio of {metric}: the denominator is 0 or was not measured"))
 }

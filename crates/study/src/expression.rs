@@ -4,29 +4,31 @@
 //! | | |
 //! |---|---|
 //! | `median("METRIC", { "axis": choice })` | the median in that cell |
-//! | `low`, `high`, `least`, `most` | with the same arguments: its interval, the extremes |
+//! | `low`, `high` | with the same arguments: the bounds of its interval |
+//! | `least`, `most` | with the same arguments: the smallest and the largest sample |
 //! | `ratio("METRIC", { … }, { … })` | the first cell to the second, paired by rounds |
-//! | `ratio_low`, `ratio_high` | with the same arguments: its interval |
+//! | `ratio_low`, `ratio_high` | with the same arguments: the bounds of its interval |
 //! | `text("METRIC", { … })` | a text of that cell, the same in all runs |
 //! | `values("axis")` | the choices of this run: numbers if all are, else strings |
 //! | `near(a, b, tolerance)` | whether a differs from b by at most `tolerance * b` |
-//! | `abs`, `min`, `max` | |
+//! | `abs(x)`, `min(a, b, …)`, `max(a, b, …)` | of numbers; `min` and `max` also take one list |
 //! | `published`, `tolerance` | those of the claim |
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cel::extractors::Arguments;
 use cel::objects::Key as MapKey;
 use cel::{Context, ExecutionError, IdedExpr, Program, Value};
 
-use super::data::{MeasuredData, cell_statistic, paired};
-use super::file::{SUBJECT, Selection, Statistic};
+use super::data::{MeasuredData, cell_statistic, paired, ratio_figure};
+use super::file::{NamedChoice, SUBJECT, Selection, Statistic};
 use super::kinds::TEXT;
 use super::matrix::{CellError, Key, Matrix};
 use super::metric::Metric;
 use super::scan::{self, Scan};
 use super::syntax::{self, ExpressionError};
+use strandline_report::text::grouped;
 
 const MAX_EXPRESSION_BYTES: usize = 4_000;
 /// Maximum number of metrics listed where one is unknown.
@@ -34,11 +36,12 @@ const MAX_LISTED_METRICS: usize = 12;
 /// Functions of CEL that are allowed.
 const STANDARD_FUNCTIONS: [&str; 7] =
     ["size", "contains", "startsWith", "endsWith", "double", "string", "int"];
-/// Maximum number of figures that an evaluation reads.
+/// Maximum number of figures that an evaluation reads; with more it is wrong.
 const MAX_READS: u64 = 20_000;
-/// Maximum number of read figures that an evaluation reports.
-const MAX_REPORTED_READS: usize = 200;
-/// Stack size for recursive walks of the trees of the longest expressions.
+/// Maximum number of read figures that an evaluation lists; [`Evaluation::read_count`] counts all.
+const MAX_LISTED_READS: usize = 200;
+/// Stack size for recursive walks of the trees of the longest expressions; the kernel provides only
+/// the pages that are used.
 const STACK_BYTES: usize = 256 << 20;
 
 #[derive(Clone, Debug)]
@@ -59,7 +62,7 @@ pub struct FigureRead {
     #[serde(rename = "to")]
     pub denominator: Option<BTreeMap<String, String>>,
     pub value: ReadValue,
-    /// Number of runs that it is from, if not all of them count.
+    /// How many runs of the cell, or of each cell of a ratio, it is from, if not all of them count.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(rename = "from")]
     pub counted_runs: Option<String>,
@@ -87,7 +90,7 @@ pub struct Evaluation {
     pub outcome: EvaluationOutcome,
     /// Number of figures read.
     pub read_count: u64,
-    /// The figures read, in order and without duplicates.
+    /// The first [`MAX_LISTED_READS`] figures read, in order and without duplicates.
     pub reads: Vec<FigureRead>,
 }
 
@@ -104,28 +107,56 @@ pub enum EvaluationOutcome {
 /// Collects the reads and errors of one evaluation.
 #[derive(Default)]
 struct ReadLog {
-    /// The figures read, at most [`MAX_REPORTED_READS`], without duplicates.
+    /// As in [`Evaluation`].
     reads: Vec<FigureRead>,
     /// Number of figures read.
     read_count: u64,
     /// Why the first missing figure is missing.
     missing: Option<String>,
+    /// What is wrong in the first call that is wrong.
     error: Option<String>,
 }
 
-/// Runs `work` on a thread with a large stack: parsing, dropping and evaluating a tree are
-/// recursive.
-pub fn with_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
+/// What a function of [`scan::READ_FUNCTIONS`] reads.
+#[derive(Clone, Copy)]
+enum Reading {
+    Text,
+    /// A statistic of one cell.
+    Figure(Statistic),
+    /// The median of a ratio of two cells, or a bound of its interval.
+    Ratio(Statistic),
+}
+
+impl Reading {
+    fn of_function(name: &str) -> Option<Self> {
+        match name {
+            TEXT => Some(Self::Text),
+            "ratio" => Some(Self::Ratio(Statistic::Median)),
+            "ratio_low" => Some(Self::Ratio(Statistic::Low)),
+            "ratio_high" => Some(Self::Ratio(Statistic::High)),
+            _ => Statistic::named(name).map(Self::Figure),
+        }
+    }
+}
+
+/// Runs `task` on a thread with a large stack, because parsing and dropping a tree are recursive.
+///
+/// # Errors
+/// One line: the thread could not be started, or panicked.
+fn run_on_large_stack<T: Send>(task: impl FnOnce() -> T + Send) -> Result<T, String> {
     std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, work);
-        let thread = thread.map_err(|error| format!("a thread for expressions: {error}"))?;
-        thread.join().map_err(|_| "an expression could not be understood".to_owned())
+        let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, task);
+        let thread = thread.map_err(|error| format!("no thread to parse the expression: {error}"))?;
+        thread.join().map_err(|_| "the parser of expressions failed".to_owned())
     })
 }
 
 impl Expression {
     /// Parses `text`; `axis_size` gives the number of values of an axis, `variables` the names that
     /// it may use.
+    ///
+    /// # Errors
+    /// What is wrong in it, with positions.
     pub fn parse(
         text: &str,
         axis_size: &(dyn Fn(&str) -> Option<usize> + Sync),
@@ -134,10 +165,10 @@ impl Expression {
         if text.len() > MAX_EXPRESSION_BYTES {
             return Err(vec![format!("an expression has at most {MAX_EXPRESSION_BYTES} bytes").into()]);
         }
-        if let Some(comment) = syntax::comment(text) {
+        if let Some(comment) = syntax::find_comment(text) {
             return Err(vec![comment]);
         }
-        with_large_stack(|| {
+        run_on_large_stack(|| {
             let program = Program::compile(text).map_err(|errors| {
                 // Further errors of the parser follow from the first.
                 let first_error = errors.errors.first();
@@ -175,25 +206,24 @@ impl Expression {
         matches!(&self.tree.expr, Expr::Call(call) if comparisons.contains(&call.func_name.as_str()))
     }
 
+    /// Evaluates it over the measured cells of `input`.
     pub fn evaluate(&self, input: &EvaluationInput) -> Evaluation {
         let log = Arc::new(Mutex::new(ReadLog::default()));
         let result = self.context(input, &log).map(|context| context.resolve(&self.tree));
-        let mut log = match log.lock() {
-            Ok(mut log) => std::mem::take(&mut *log),
-            Err(_) => ReadLog::default(),
-        };
+        let mut log = std::mem::take(&mut *log.lock().unwrap_or_else(PoisonError::into_inner));
         let outcome = match (log.error.take(), log.missing.take(), result) {
             (Some(error), _, _) | (None, _, Err(error)) => EvaluationOutcome::Wrong(error),
             (None, Some(missing), _) => EvaluationOutcome::Missing(missing),
             (None, None, Ok(Ok(Value::Bool(answer)))) => EvaluationOutcome::Answer(answer),
             (None, None, Ok(Ok(value))) => {
-                EvaluationOutcome::Wrong(format!("it is to be true or false, not {}", value.type_of()))
+                EvaluationOutcome::Wrong(format!("it must be true or false, not {}", value.type_of()))
             }
             (None, None, Ok(Err(error))) => EvaluationOutcome::Wrong(one_line(&error.to_string())),
         };
         Evaluation { outcome, read_count: log.read_count, reads: log.reads }
     }
 
+    /// The functions and variables of an expression over measured cells.
     fn context(
         &self,
         input: &EvaluationInput,
@@ -202,8 +232,10 @@ impl Expression {
         let mut context = Context::default();
         let failed = |error: &dyn std::fmt::Display| one_line(&error.to_string());
         for name in scan::READ_FUNCTIONS {
+            let reading =
+                Reading::of_function(name).ok_or_else(|| format!("there is no function `{name}`"))?;
             let (input, log) = (input.clone(), log.clone());
-            let call = move |arguments: Arguments| read(name, &arguments.0, &input, &log);
+            let call = move |arguments: Arguments| read_and_log(name, reading, &arguments.0, &input, &log);
             context.add_function(name, call).map_err(|error| failed(&error))?;
         }
         let matrix = input.matrix.clone();
@@ -216,9 +248,9 @@ impl Expression {
         Ok(context)
     }
 
-    /// Evaluates it over the metrics of one run; `None` if a metric is unknown, or the result is
-    /// not a number.
-    pub fn number(&self, metrics: &BTreeMap<String, f64>) -> Option<f64> {
+    /// Evaluates it over the metrics of one run; `None`, which is an unknown figure, if one of its
+    /// metrics is unknown or the result is not a finite number.
+    pub fn figure_of_run(&self, metrics: &BTreeMap<String, f64>) -> Option<f64> {
         let mut context = Context::default();
         add_arithmetic(&mut context).ok()?;
         let metrics = metrics.clone();
@@ -290,20 +322,21 @@ fn axis_values(matrix: &Matrix, arguments: &[Value]) -> Result<Value, ExecutionE
     Ok(Value::List(Arc::new(values)))
 }
 
-/// Implements the functions that read figures.
-fn read(
+/// Implements the function `name`, which reads figures.
+fn read_and_log(
     name: &'static str,
+    reading: Reading,
     arguments: &[Value],
     input: &EvaluationInput,
     log: &Mutex<ReadLog>,
 ) -> Result<Value, ExecutionError> {
     let failure = |text: &str| ExecutionError::function_error(name, text);
-    let mut log = log.lock().map_err(|_| failure("an earlier read failed"))?;
+    let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
     log.read_count += 1;
     let cell_read = if log.read_count > MAX_READS {
-        Err(CellError::Invalid(format!("it reads more than {MAX_READS} figures")))
+        Err(CellError::Invalid(format!("it reads more than {} figures", grouped(MAX_READS))))
     } else {
-        read_cell(name, arguments, input)
+        read_cell(name, reading, arguments, input)
     };
     match cell_read {
         Ok(read) => {
@@ -311,7 +344,7 @@ fn read(
                 ReadValue::Number(number) => Value::Float(*number),
                 ReadValue::Text(text) => Value::String(Arc::new(text.clone())),
             };
-            if log.reads.len() < MAX_REPORTED_READS && !log.reads.contains(&read) {
+            if log.reads.len() < MAX_LISTED_READS && !log.reads.contains(&read) {
                 log.reads.push(read);
             }
             Ok(value)
@@ -330,47 +363,61 @@ fn read(
     }
 }
 
-fn read_cell(name: &str, arguments: &[Value], input: &EvaluationInput) -> Result<FigureRead, CellError> {
-    let ReadArguments { metric, first_choices, second_choices } = ReadArguments::of(name, arguments)?;
+/// Reads the figure or text of a cell, or the ratio of two cells, that `arguments` name.
+fn read_cell(
+    name: &str,
+    reading: Reading,
+    arguments: &[Value],
+    input: &EvaluationInput,
+) -> Result<FigureRead, CellError> {
+    let ReadArguments { metric, first_choices, second_choices } = ReadArguments::of(reading, arguments)?;
     let matrix = &input.matrix;
     let is_text = match matrix.study.metrics.get(metric) {
-        None => return Err(CellError::Invalid(unknown_metric(metric, matrix))),
+        None => return Err(CellError::Invalid(unknown_metric_text(metric, matrix))),
         Some(listed) => matches!(listed, Metric::Text(_)),
     };
-    if is_text != (name == TEXT) {
+    if is_text != matches!(reading, Reading::Text) {
         let kind = if is_text { "a text: write text(…)" } else { "a figure: write median(…)" };
         return Err(CellError::Invalid(format!("`{metric}` is {kind}")));
     }
-    let named = first_choices.map_or_else(|| Ok(Vec::new()), |choices| selection(choices, matrix))?;
+    let named = first_choices.map_or_else(|| Ok(Vec::new()), |choices| parse_choices(choices, matrix))?;
     let key = matrix.resolve(&named, &input.fixed)?;
     let subject = matrix.subjects.get(key.subject);
     if let Some(subject) = subject.filter(|subject| !subject.metrics.contains_key(metric)) {
         return Err(CellError::Invalid(format!("the subject `{}` has no metric `{metric}`", subject.name)));
     }
     let denominator = second_choices
-        .map(|choices| matrix.resolve(&selection(choices, matrix)?, &input.fixed))
+        .map(|choices| matrix.resolve(&parse_choices(choices, matrix)?, &input.fixed))
         .transpose()?;
-    let value = match &denominator {
-        _ if is_text => ReadValue::Text(
+    let value = match (reading, &denominator) {
+        (Reading::Text, _) => ReadValue::Text(
             input.measured.text(&key, metric).map_err(|why| missing_in_cell(&key, matrix, &why))?,
         ),
-        Some(denominator) => ReadValue::Number(read_ratio(name, metric, [&key, denominator], input)?),
-        None => ReadValue::Number(read_figure(name, metric, &key, input)?),
+        (Reading::Figure(statistic) | Reading::Ratio(statistic), None) => {
+            ReadValue::Number(read_figure(statistic, metric, &key, input)?)
+        }
+        (Reading::Figure(statistic) | Reading::Ratio(statistic), Some(denominator)) => {
+            ReadValue::Number(read_ratio(statistic, metric, [&key, denominator], input)?)
+        }
     };
     let runs = |key: &Key| {
         let runs = input.measured.partial_runs(key, metric)?;
         Some(format!("{} of {} runs", runs.measured, runs.total))
     };
+    let mut counted_runs: Vec<String> =
+        [Some(&key), denominator.as_ref()].into_iter().flatten().filter_map(runs).collect();
+    counted_runs.dedup();
     Ok(FigureRead {
         statistic: name.to_owned(),
         metric: metric.to_owned(),
-        axes: matrix.names(&key).into_iter().collect(),
-        denominator: denominator.as_ref().map(|key| matrix.names(key).into_iter().collect()),
+        axes: matrix.names_by_axis(&key),
+        denominator: denominator.as_ref().map(|key| matrix.names_by_axis(key)),
         value,
-        counted_runs: runs(&key).or_else(|| denominator.as_ref().and_then(runs)),
+        counted_runs: (!counted_runs.is_empty()).then(|| counted_runs.join(" and ")),
     })
 }
 
+/// The arguments of a function that reads figures.
 struct ReadArguments<'v> {
     metric: &'v str,
     /// Choices of the cell, or of the first cell of a ratio.
@@ -380,37 +427,41 @@ struct ReadArguments<'v> {
 }
 
 impl<'v> ReadArguments<'v> {
-    fn of(name: &str, arguments: &'v [Value]) -> Result<Self, CellError> {
-        let is_ratio = name.starts_with("ratio");
-        match arguments {
-            [Value::String(metric)] if !is_ratio => {
-                Ok(Self { metric, first_choices: None, second_choices: None })
+    fn of(reading: Reading, arguments: &'v [Value]) -> Result<Self, CellError> {
+        let (metric, first_choices, second_choices) = match (reading, arguments) {
+            (Reading::Ratio(_), [Value::String(metric), first, second]) => {
+                (metric, Some(first), Some(second))
             }
-            [Value::String(metric), choices] if !is_ratio => {
-                Ok(Self { metric, first_choices: Some(choices), second_choices: None })
+            (Reading::Ratio(_), _) => {
+                let text = "needs a metric and two choices: (\"METRIC\", { … }, { … })";
+                return Err(CellError::Invalid(text.to_owned()));
             }
-            [Value::String(metric), first, second] if is_ratio => {
-                Ok(Self { metric, first_choices: Some(first), second_choices: Some(second) })
+            (_, [Value::String(metric)]) => (metric, None, None),
+            (_, [Value::String(metric), choices]) => (metric, Some(choices), None),
+            _ => {
+                let text = "needs a metric and choices: (\"METRIC\", { \"axis\": … })";
+                return Err(CellError::Invalid(text.to_owned()));
             }
-            _ if is_ratio => {
-                Err(CellError::Invalid("needs a metric and two choices: (\"METRIC\", { … }, { … })".into()))
-            }
-            _ => Err(CellError::Invalid("needs a metric and choices: (\"METRIC\", { \"axis\": … })".into())),
-        }
+        };
+        Ok(Self { metric, first_choices, second_choices })
     }
 }
 
-fn read_figure(name: &str, metric: &str, key: &Key, input: &EvaluationInput) -> Result<f64, CellError> {
-    let named = Statistic::NAMES.iter().find(|(listed, _)| *listed == name);
-    let statistic = named.map_or(Statistic::Median, |(_, statistic)| *statistic);
+fn read_figure(
+    statistic: Statistic,
+    metric: &str,
+    key: &Key,
+    input: &EvaluationInput,
+) -> Result<f64, CellError> {
     let value = cell_statistic(&*input.measured, key, metric, statistic)
         .map_err(|why| missing_in_cell(key, &input.matrix, &why))?;
-    value.ok_or_else(|| too_few(metric))
+    value.ok_or_else(|| too_few_repeats(metric))
 }
 
-/// The ratio of the first cell to the second; an error names the cell with missing data.
+/// The ratio of the first cell to the second, or a bound of its interval; an error names the cell
+/// with missing data.
 fn read_ratio(
-    name: &str,
+    statistic: Statistic,
     metric: &str,
     [numerator, denominator]: [&Key; 2],
     input: &EvaluationInput,
@@ -420,38 +471,33 @@ fn read_ratio(
     let (numerators, denominators) = (samples(numerator)?, samples(denominator)?);
     let ratio = paired(&numerators, &denominators, metric)
         .map_err(|why| missing_in_cell(denominator, &input.matrix, &why))?;
-    let value = match name {
-        "ratio_low" => ratio.low,
-        "ratio_high" => ratio.high,
-        _ => Some(ratio.median),
-    };
-    value.ok_or_else(|| too_few(metric))
+    ratio_figure(&ratio, statistic).ok_or_else(|| too_few_repeats(metric))
 }
 
-fn too_few(metric: &str) -> CellError {
+fn too_few_repeats(metric: &str) -> CellError {
     CellError::NotRun(format!("too few repeats for an interval of {metric}"))
 }
 
 /// An error for missing data that names the cell, if there are several.
 fn missing_in_cell(key: &Key, matrix: &Matrix, why: &str) -> CellError {
     let named: Vec<String> =
-        matrix.names(key).iter().map(|(axis, choice)| format!("{axis}={choice}")).collect();
+        matrix.names(key).iter().map(|choice| format!("{}={}", choice.axis, choice.name)).collect();
     CellError::NotRun(if named.is_empty() { why.to_owned() } else { format!("{}: {why}", named.join(", ")) })
 }
 
-pub fn unknown_metric(metric: &str, matrix: &Matrix) -> String {
+/// Says that there is no such metric, with the most similar one or the first ones that exist.
+pub fn unknown_metric_text(metric: &str, matrix: &Matrix) -> String {
     let names = || matrix.study.metrics.keys().map(String::as_str);
-    match super::nearest::nearest(metric, names()) {
-        Some(near) => format!("there is no metric `{metric}`; did you mean `{near}`?"),
-        None => {
-            let first_names: Vec<&str> = names().take(MAX_LISTED_METRICS).collect();
-            format!("there is no metric `{metric}`; there are {}, …", first_names.join(", "))
-        }
+    if let Some(near) = super::nearest::nearest(metric, names()) {
+        return format!("there is no metric `{metric}`; did you mean `{near}`?");
     }
+    let first_names = names().take(MAX_LISTED_METRICS).collect::<Vec<_>>().join(", ");
+    let ellipsis = if names().count() > MAX_LISTED_METRICS { ", …" } else { "" };
+    format!("there is no metric `{metric}`; there are {first_names}{ellipsis}")
 }
 
-/// The choices given as `{ "axis": choice }`.
-fn selection(value: &Value, matrix: &Matrix) -> Result<Selection, CellError> {
+/// Parses choices given as `{ "axis": choice }`.
+fn parse_choices(value: &Value, matrix: &Matrix) -> Result<Selection, CellError> {
     let Value::Map(map) = value else {
         return Err(CellError::Invalid("needs choices as { \"axis\": choice }".to_owned()));
     };
@@ -479,7 +525,7 @@ fn selection(value: &Value, matrix: &Matrix) -> Result<Selection, CellError> {
             }
             _ => return Err(CellError::Invalid(format!("the choice on `{axis}` is a string or a number"))),
         };
-        selection.push((axis.to_string(), name));
+        selection.push(NamedChoice::new(axis.as_str(), name));
     }
     // The map is unordered; sorting makes errors reproducible.
     selection.sort();

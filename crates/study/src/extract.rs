@@ -11,7 +11,7 @@ use strandline_recording::{Column, Ledger, Mark, Moment, Reader, Record};
 
 use super::expression::Expression;
 use super::file::{Study, Subject};
-use super::metric::Metric;
+use super::metric::{MarkOccurrence, Metric};
 use strandline_lab::cell::{End, Outcome};
 use strandline_lab::compare;
 
@@ -19,10 +19,10 @@ use strandline_lab::compare;
 const MAX_STDOUT_BYTES: u64 = 16 << 20;
 /// Optional prefix of the JSON line of a subject, to distinguish it from other output.
 const JSON_PREFIX: &str = "strandline-json:";
-/// Maximum number of marks and of ledgers kept from a recording.
+/// Maximum numbers of marks and ledgers read from a recording; further marks are unknown, and with
+/// further ledgers so are those at exit and at the peak.
 const MAX_MARKS: usize = 100_000;
 const MAX_LEDGERS: usize = 5_000;
-
 /// Printed texts are truncated to this.
 const MAX_TEXT_BYTES: usize = 200;
 
@@ -69,10 +69,10 @@ impl<'s> Extractor<'s> {
             figures.insert("major_faults".to_owned(), faults as f64);
         }
         match outcome.end {
-            End::Exited(status) => drop(figures.insert("exit_status".to_owned(), f64::from(status))),
-            End::Signalled(signal) => drop(figures.insert("signal".to_owned(), f64::from(signal))),
-            End::TimedOut | End::NotStarted(_) => {}
-        }
+            End::Exited(status) => figures.insert("exit_status".to_owned(), f64::from(status)),
+            End::Signalled(signal) => figures.insert("signal".to_owned(), f64::from(signal)),
+            End::TimedOut | End::NotStarted(_) => None,
+        };
         let contents = outcome.recording.as_deref().map(RecordingContents::read).unwrap_or_default();
         let is_printed = |metric: &Metric| matches!(metric, Metric::Json(_) | Metric::Text(_));
         let json = if self.subject.metrics.values().any(is_printed) {
@@ -82,11 +82,11 @@ impl<'s> Extractor<'s> {
         };
         for (name, metric) in &self.subject.metrics {
             let value = match metric {
-                Metric::Mark { mark, occurrence, column } => {
-                    contents.mark(mark, *occurrence).and_then(|mark| mark_value(mark, column))
+                Metric::Mark { mark, column } => {
+                    contents.mark(mark).and_then(|mark| mark_value(mark, column))
                 }
-                Metric::Row { at, occurrence, row } => {
-                    contents.ledger(at, *occurrence).and_then(|ledger| ledger_value(&ledger.explain, row))
+                Metric::Row { at, row } => {
+                    contents.ledger(at).and_then(|ledger| ledger_value(&ledger.explain, row))
                 }
                 Metric::Json(keys) => json.as_ref().and_then(|json| number(json_value(json, keys)?)),
                 Metric::Text(keys) => {
@@ -125,9 +125,11 @@ impl<'s> Extractor<'s> {
         dependent
     }
 
+    /// Adds the derived metrics to the other `metrics` of a run.
     pub fn derive(&self, metrics: &mut BTreeMap<String, f64>) {
         for DerivedMetric { name, expression } in &self.derived {
-            if let Some(value) = expression.as_ref().and_then(|expression| expression.number(metrics)) {
+            if let Some(value) = expression.as_ref().and_then(|expression| expression.figure_of_run(metrics))
+            {
                 metrics.insert(name.clone(), value);
             }
         }
@@ -144,6 +146,7 @@ struct RecordingContents {
 }
 
 impl RecordingContents {
+    /// Reads a recording; what cannot be read of it is unknown, like what was not recorded.
     fn read(path: &Path) -> Self {
         let mut contents = Self::default();
         let Ok(mut reader) = Reader::open(path) else { return contents };
@@ -172,21 +175,19 @@ impl RecordingContents {
         contents
     }
 
-    fn mark(&self, name: &str, occurrence: usize) -> Option<&Mark> {
-        self.marks.iter().filter(|mark| mark.name == name).nth(occurrence)
+    fn mark(&self, MarkOccurrence { name, index }: &MarkOccurrence) -> Option<&Mark> {
+        self.marks.iter().filter(|mark| mark.name == *name).nth(*index)
     }
 
     /// The ledger at a mark, at exit or at the peak; at exit and peak that of the process with the
     /// most memory, which is unknown if there may be further ledgers.
-    fn ledger(&self, at: &str, occurrence: usize) -> Option<&Ledger> {
+    fn ledger(&self, MarkOccurrence { name, index }: &MarkOccurrence) -> Option<&Ledger> {
         let at_moment = |moment: Moment| self.ledgers.iter().filter(move |ledger| ledger.moment == moment);
-        match at {
+        match name.as_str() {
             "exit" | "peak" if self.has_more_ledgers => None,
             "exit" => at_moment(Moment::Exit).max_by_key(|ledger| ledger.explain.kernel.rss_bytes),
             "peak" => at_moment(Moment::Peak).max_by_key(|ledger| ledger.explain.kernel.rss_bytes),
-            mark => {
-                at_moment(Moment::Mark).filter(|ledger| ledger.mark.as_deref() == Some(mark)).nth(occurrence)
-            }
+            name => at_moment(Moment::Mark).filter(|ledger| ledger.mark.as_deref() == Some(name)).nth(*index),
         }
     }
 }
@@ -241,6 +242,7 @@ fn row_bytes(explain: &Explanation, id: &str) -> Option<u64> {
     } else if RUNTIMES.iter().any(|entry| entry.about.name == owner) {
         explain.runtimes.iter().any(|runtime| runtime.name == owner && runtime.read)
     } else {
+        // Every ledger has the rows of the kernel and of mappings.
         true
     };
     is_read.then_some(0)
@@ -255,7 +257,8 @@ fn runtime_value(explain: &Explanation, path: &str) -> Option<f64> {
     json_value(figures.get(name)?, &keys)?.as_f64()
 }
 
-/// The last line that is a JSON object; a line with the prefix takes precedence.
+/// The last line that is a JSON object; a line with the prefix takes precedence. `None` if there is
+/// none, or the file cannot be read.
 fn json_line(path: &Path) -> Option<serde_json::Value> {
     let mut file = std::fs::File::open(path).ok()?;
     let bytes = file.metadata().ok()?.len();
@@ -273,7 +276,7 @@ fn json_line(path: &Path) -> Option<serde_json::Value> {
     prefixed.or_else(|| plain.find_map(parse_object))
 }
 
-/// The value at the end of a path of keys.
+/// The value at the end of a path of keys; a key of an array is an index from 0.
 fn json_value<'j>(json: &'j serde_json::Value, keys: &[String]) -> Option<&'j serde_json::Value> {
     // A key may itself contain a dot.
     if let Some(value) = json.get(keys.join(".")) {
@@ -327,7 +330,7 @@ mod tests {
         let ledgers = Vec::from([Moment::Mark, Moment::Peak, Moment::Exit].map(ledger));
         let mut contents = RecordingContents { ledgers, ..RecordingContents::default() };
         let has_ledgers = |contents: &RecordingContents| {
-            ["begun", "peak", "exit"].map(|at| contents.ledger(at, 0).is_some())
+            ["begun", "peak", "exit"].map(|at| contents.ledger(&MarkOccurrence::parse(at)).is_some())
         };
         assert_eq!(has_ledgers(&contents), [true, true, true]);
         contents.has_more_ledgers = true;

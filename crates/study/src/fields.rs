@@ -1,18 +1,16 @@
 //! Reads TOML tables key by key, with positions and detection of unknown keys. Independent of the
 //! meaning of a study.
 
-use std::fmt::Write as _;
-
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::nearest::nearest;
 use super::problems::Problems;
 
-/// A size is smaller: no machine has as much memory.
+/// Sizes in bytes are below this, which is more than any machine's memory.
 const MAX_SIZE_BYTES: f64 = 1e18;
 
-/// A value and its position.
+/// A TOML value and its byte range in the file.
 pub type Node<'t> = Spanned<DeValue<'t>>;
 
 /// A value and its position in the file.
@@ -223,16 +221,16 @@ impl<'t, 'p> Fields<'t, 'p> {
                 continue;
             }
             let mut text = format!("{}: there is no key `{name}` here", self.name);
-            match nearest(name, self.read_keys.iter().copied()) {
-                Some(near) => drop(write!(text, "; did you mean `{near}`?")),
-                None => drop(write!(text, "; it has {}", self.read_keys.join(", "))),
-            }
+            text += &match nearest(name, self.read_keys.iter().copied()) {
+                Some(near) => format!("; did you mean `{near}`?"),
+                None => format!("; it has {}", self.read_keys.join(", ")),
+            };
             self.problems.add(key.span().start, text);
         }
     }
 }
 
-/// Returns the value as a finite number; `None` if it is not one.
+/// Returns the value as a finite number; `None` if it is not one, or an integer beyond 64 bits.
 pub fn number(value: &DeValue<'_>) -> Option<f64> {
     let number = match value {
         DeValue::Integer(integer) => i64::from_str_radix(integer.as_str(), integer.radix()).ok()? as f64,
@@ -242,7 +240,7 @@ pub fn number(value: &DeValue<'_>) -> Option<f64> {
     Some(number).filter(|number: &f64| number.is_finite())
 }
 
-/// Parses a size such as `512MiB`, `2 GB`, `4096`; returns bytes.
+/// Parses a size such as `512MiB`, `2 GB`, `4096`; returns whole bytes.
 fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim();
     let unit_start = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -261,6 +259,7 @@ fn parse_size(text: &str) -> Option<u64> {
     (bytes < MAX_SIZE_BYTES).then_some(bytes as u64)
 }
 
+/// What a value is, with its article.
 pub fn type_name(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::String(_) => "a string",

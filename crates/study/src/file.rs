@@ -161,7 +161,7 @@ pub struct Subject {
     pub limits: Limits,
     /// Overrides the timeout of the settings.
     pub timeout: Option<Duration>,
-    /// The axes that it varies over.
+    /// Names of the axes that it varies over.
     pub axes: Vec<String>,
     /// Whether failed runs are measured too.
     pub may_fail: bool,
@@ -202,8 +202,21 @@ pub struct AxisValue {
     pub needs: Vec<Need>,
 }
 
-/// Choices of some axes: (axis, choice).
-pub type Selection = Vec<(String, String)>;
+/// A choice on an axis, by name; on the pseudo axis [`SUBJECT`] a subject.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NamedChoice {
+    pub axis: String,
+    pub name: String,
+}
+
+impl NamedChoice {
+    pub fn new(axis: impl Into<String>, name: impl Into<String>) -> Self {
+        Self { axis: axis.into(), name: name.into() }
+    }
+}
+
+/// Choices on some axes.
+pub type Selection = Vec<NamedChoice>;
 
 /// Excluded cells.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -312,14 +325,21 @@ pub enum Statistic {
 }
 
 impl Statistic {
-    /// All of them, by name.
-    pub const NAMES: [(&'static str, Self); 5] = [
-        ("median", Self::Median),
-        ("low", Self::Low),
-        ("high", Self::High),
-        ("least", Self::Least),
-        ("most", Self::Most),
-    ];
+    pub const ALL: [Self; 5] = [Self::Median, Self::Low, Self::High, Self::Least, Self::Most];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Median => "median",
+            Self::Low => "low",
+            Self::High => "high",
+            Self::Least => "least",
+            Self::Most => "most",
+        }
+    }
+
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|statistic| statistic.name() == name)
+    }
 }
 
 /// One side of a table, or the x axis of a plot.

@@ -41,7 +41,9 @@ pub fn find(name: &str) -> Result<PathBuf, String> {
         return if path.exists() {
             Ok(path.to_owned())
         } else {
-            Err(format!("{name}: no such file or folder; `strandline study new {name}` makes a study there"))
+            Err(format!(
+                "{name}: no such file or folder; `strandline study new {name}` creates a study there"
+            ))
         };
     }
     let mut folders = search_folders().into_iter().map(|folder| folder.join(name));
@@ -82,7 +84,7 @@ pub fn is_embedded(folder: &Path) -> bool {
     canonical(folder).starts_with(canonical(&studies_folder()))
 }
 
-/// The canonical path of a folder that exists; of another one its path.
+/// The canonical path of a folder; `path` itself if it does not exist.
 fn canonical(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
@@ -98,6 +100,9 @@ pub struct ListedStudy {
 
 impl ListedStudy {
     /// Its folder: exactly that one, not another with the same name.
+    ///
+    /// # Errors
+    /// One line: an embedded study cannot be unpacked.
     pub fn unpacked_folder(&self) -> Result<PathBuf, String> {
         self.folder.clone().map_or_else(|| unpack(&self.name), Ok)
     }
@@ -127,7 +132,7 @@ pub fn list() -> Result<Vec<ListedStudy>, String> {
     Ok(studies)
 }
 
-/// What is in a folder of studies; nothing if there is no such folder.
+/// The entries of a folder of studies; none if there is no such folder.
 fn subfolders(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     match std::fs::read_dir(folder) {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
@@ -167,11 +172,13 @@ pub fn probes() -> PathBuf {
 }
 
 /// Unpacks the embedded probes to [`probes`].
+///
+/// # Errors
+/// One line: a file cannot be written.
 pub fn unpack_probes() -> Result<(), String> {
     write_files(&probes(), embedded::PROBES.iter())
 }
 
-/// An embedded file.
 struct EmbeddedFile {
     /// Its path below `studies/` or `probes/`.
     path: &'static str,
@@ -230,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_executed_may_be_so_where_it_is_put() {
+    fn unpacked_files_have_their_modes() {
         const FILES: [EmbeddedFile; 2] = [
             EmbeddedFile { path: "a/run.sh", content: b"#!/bin/sh\n", is_executable: true },
             EmbeddedFile { path: "a/data", content: b"1\n", is_executable: false },

@@ -36,6 +36,7 @@
 //!
 //! From the study to cells that can run:
 //! - `matrix` makes the cells: one choice on each axis that a subject takes;
+//! - `placeholders` fills names in braces in commands and variables;
 //! - `metric` has the names and sources of the metrics of a cell;
 //! - `needs` decides which cells can run here, and why others cannot;
 //! - `build` builds the subjects, once for each combination of placeholder values;
@@ -49,6 +50,7 @@
 //!
 //! From figures to results:
 //! - `claim` judges claims;
+//! - `random_data` makes the data on which claims are tried before a run;
 //! - `table` and `plots` make tables and plots;
 //! - `labels` says how the choices of an axis are shown;
 //! - `caveats` says what weakens the figures;
@@ -85,8 +87,10 @@ pub mod pages;
 mod parse;
 mod parse_results;
 mod parse_words;
+mod placeholders;
 mod plots;
 mod problems;
+mod random_data;
 mod read;
 pub mod result_files;
 mod run;

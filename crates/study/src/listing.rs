@@ -6,33 +6,40 @@ use serde_json::{Value, json};
 
 use super::file::Study;
 use super::find::{self, ListedStudy};
-use super::matrix::Matrix;
+use super::matrix::{Form, Matrix};
 use super::needs;
 use strandline_report::pages::page::{Cell, Column, Page, Section, Table, Tone};
-use strandline_report::text::clean_sentence;
+use strandline_report::text::{clean_sentence, counted};
 
 /// Larger studies are not checked for their requirements.
 const MAX_CELLS: u64 = 10_000;
 
-/// Document and page of all studies.
+/// All studies, as a document and as a page.
+pub struct StudyList {
+    /// The document for scripts.
+    pub document: Value,
+    /// The page.
+    pub page: Page,
+}
+
+/// Lists all studies.
 ///
 /// # Errors
 /// One line if a folder with studies cannot be read.
-pub fn list() -> Result<(Value, Page), String> {
-    let listings: Vec<(String, Listing)> =
-        find::list()?.into_iter().map(|study| (study.name.clone(), Listing::read(&study))).collect();
-    let items: Vec<Value> = listings.iter().map(|(name, listing)| listing.item(name)).collect();
-    let rows = listings.iter().map(|(name, listing)| listing.row(name)).collect();
-    let reasons = listings.iter().flat_map(|(name, listing)| {
+pub fn list() -> Result<StudyList, String> {
+    let listings: Vec<Listing> = find::list()?.iter().map(Listing::read).collect();
+    let items: Vec<Value> = listings.iter().map(Listing::item).collect();
+    let rows = listings.iter().map(Listing::row).collect();
+    let reasons = listings.iter().flat_map(|listing| {
         let reasons = listing.missing.iter().chain(&listing.probe_note);
-        reasons.map(move |why| clean_sentence(&format!("{name}: {why}")))
+        reasons.map(move |why| clean_sentence(&format!("{}: {why}", listing.name)))
     });
     let column = |title: &str| Column::new(title, matches!(title, "cells" | "claims"));
     let columns = ["study", "title", "cells", "claims", "needs"].map(column).to_vec();
     let headline = if listings.is_empty() {
-        "There is no study: `strandline study new NAME` makes one."
+        "There is no study: `strandline study new NAME` creates one."
     } else {
-        "`strandline study NAME` runs one, `--all` all of them; `strandline study new NAME` makes one."
+        "`strandline study NAME` runs one, `--all` all of them; `strandline study new NAME` creates one."
     };
     let page = Page {
         title: "studies".to_owned(),
@@ -43,18 +50,19 @@ pub fn list() -> Result<(Value, Page), String> {
         ],
         ..Page::default()
     };
-    Ok((json!({ "studies": items }), page))
+    Ok(StudyList { document: json!({ "studies": items }), page })
 }
 
 #[derive(Default)]
 struct Listing {
+    name: String,
     title: String,
     /// Number of cells that run without --axis.
     cells: Option<u64>,
     claims: Option<u64>,
     /// Whether the requirements are met, in a few words.
     needs: String,
-    /// The missing requirements, or the errors in the study.
+    /// The missing requirements, or why they are unknown.
     missing: Vec<String>,
     /// Requirements that only a command can check.
     probe_note: Option<String>,
@@ -63,31 +71,33 @@ struct Listing {
 }
 
 impl Listing {
-    fn read(study: &ListedStudy) -> Self {
-        let folder = study.unpacked_folder().map_err(|line| vec![line]);
-        match folder.and_then(|folder| Study::read_without_claims(&folder)) {
+    fn read(listed: &ListedStudy) -> Self {
+        let folder = listed.unpacked_folder().map_err(|line| vec![line]);
+        let listing = match folder.and_then(|folder| Study::read_without_claims(&folder)) {
             Ok(study) => Self::of(Arc::new(study)),
             Err(lines) => Self {
                 needs: "cannot be read".to_owned(),
+                // `strandline study check` prints the others.
                 missing: lines.into_iter().take(1).collect(),
                 tone: Tone::Bad,
                 ..Self::default()
             },
-        }
+        };
+        Self { name: listed.name.clone(), ..listing }
     }
 
-    fn item(&self, name: &str) -> Value {
+    fn item(&self) -> Value {
         json!({
-            "name": name, "title": self.title, "cells": self.cells, "claims": self.claims,
-            "ready": self.tone == Tone::Good, "needs": self.needs(),
+            "name": self.name, "title": self.title, "cells": self.cells, "claims": self.claims,
+            "ready": self.tone == Tone::Good, "needs": self.needs_text(),
         })
     }
 
-    fn row(&self, name: &str) -> Vec<Cell> {
+    fn row(&self) -> Vec<Cell> {
         let plain = |text: &str| Cell::plain(clean_sentence(text));
         let count = |count: Option<u64>| plain(&count.map_or_else(String::new, |count| count.to_string()));
         let needs = Cell { text: clean_sentence(&self.needs), tone: self.tone };
-        vec![plain(name), plain(&self.title), count(self.cells), count(self.claims), needs]
+        vec![plain(&self.name), plain(&self.title), count(self.cells), count(self.claims), needs]
     }
 
     /// The listing of a study that can be read.
@@ -99,27 +109,30 @@ impl Listing {
             tone: Tone::Faint,
             ..Self::default()
         };
-        let listing = match Matrix::chosen(study, false, &[]) {
+        let listing = match Matrix::chosen(study, Form::Full, &[]) {
             Ok(matrix) if matrix.count().is_none_or(|count| count > MAX_CELLS) => {
                 unknown(matrix.count(), "not checked: many cells")
             }
-            Ok(matrix) => needs::check_cells(&matrix)
-                .map_or_else(|_| unknown(None, "?"), |runnable| Self::needing(&matrix, &runnable)),
-            Err(_) => unknown(None, "?"),
+            chosen => chosen
+                .and_then(|matrix| {
+                    let runnable = needs::check_cells(&matrix)?;
+                    Ok(Self::with_needs(&matrix, &runnable))
+                })
+                .unwrap_or_else(|why| Self { missing: vec![why], ..unknown(None, "?") }),
         };
         Self { title, claims, ..listing }
     }
 
-    /// The listing with the requirements of its cells.
-    fn needing(matrix: &Matrix, runnable: &needs::RunnableCells) -> Self {
+    /// The cells of a listing and their requirements.
+    fn with_needs(matrix: &Matrix, runnable: &needs::RunnableCells) -> Self {
         let (can_run, cannot_run) = (runnable.cells.len(), runnable.unrunnable.len());
-        let mut missing: Vec<String> = runnable.unrunnable.iter().map(|(_, why)| why.clone()).collect();
+        let mut missing: Vec<String> = runnable.unrunnable.iter().map(|cell| cell.why.clone()).collect();
         missing.sort();
         missing.dedup();
         let (needs, tone) = match (can_run, cannot_run) {
             (_, 0) => ("met".to_owned(), Tone::Good),
             (0, _) => ("not met".to_owned(), Tone::Bad),
-            _ => (format!("met for {can_run} cells"), Tone::Bad),
+            _ => (format!("met for {}", counted(can_run as u64, "cell")), Tone::Bad),
         };
         // Checking them would mean running something.
         let names = needs::probe_names(matrix, &runnable.cells);
@@ -135,7 +148,7 @@ impl Listing {
     }
 
     /// The requirements in a word, or what is missing.
-    fn needs(&self) -> String {
+    fn needs_text(&self) -> String {
         let needs = if self.missing.is_empty() { self.needs.clone() } else { self.missing.join("; ") };
         self.probe_note.iter().fold(needs, |needs, note| format!("{needs}; {note}"))
     }

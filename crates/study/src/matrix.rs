@@ -1,11 +1,13 @@
 //! The cells of a study: one choice on every axis that a subject takes. Counts cells before
-//! creating them, finds the cell for given choices, and fills placeholders. Runs nothing.
+//! creating them, and finds the cell for given choices. Runs nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::file::{Axis, AxisValue, Need, NeedKind, SUBJECT, Selection, Study, Subject};
+use super::file::{Axis, AxisValue, NamedChoice, Need, NeedKind, SUBJECT, Selection, Study, Subject};
 use super::labels::labels;
+use super::placeholders::escaped;
+use strandline_report::text::grouped;
 
 /// Upper bound on the number of cells of a run.
 pub const MAX_CELLS: u64 = 1_000_000;
@@ -34,6 +36,21 @@ pub struct Matrix {
     pub subjects: Vec<Subject>,
     /// The axes of the study, with the choices of this run.
     pub axes: Vec<Axis>,
+}
+
+/// A cell that is not run.
+#[derive(Clone, Debug)]
+pub struct OmittedCell {
+    pub key: Key,
+    pub why: String,
+}
+
+/// Which form of a study is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    Full,
+    /// That of the table `[short]`, if the study has it.
+    Short,
 }
 
 /// Why choices do not identify a cell.
@@ -87,11 +104,11 @@ impl Matrix {
     /// One line that names an unknown axis or subject.
     pub fn chosen(
         study: Arc<Study>,
-        is_short: bool,
+        form: Form,
         overrides: &[(String, Vec<String>)],
     ) -> Result<Self, String> {
         let mut matrix = Self::declared(study.clone());
-        let short = study.short.as_ref().filter(|_| is_short);
+        let short = study.short.as_ref().filter(|_| form == Form::Short);
         if let Some(max_repeats) = short.and_then(|short| short.repeats) {
             for (subject, declared) in matrix.subjects.iter_mut().zip(&study.subjects) {
                 let repeats = declared.repeats.map_or(max_repeats, |repeats| repeats.min(max_repeats));
@@ -170,8 +187,13 @@ impl Matrix {
 
     /// Number of cells of a subject, excluded ones counted too; `None` on overflow.
     fn cells_of(&self, subject: &Subject) -> Option<u64> {
+        self.count_products(&self.axes_of(subject))
+    }
+
+    /// Number of combinations of choices on the `varied` axes; `None` on overflow.
+    fn count_products(&self, varied: &[usize]) -> Option<u64> {
         let choices = |&axis: &usize| self.axes.get(axis).map_or(0, |axis| axis.choices.len() as u64);
-        self.axes_of(subject).iter().map(choices).try_fold(1u64, u64::checked_mul)
+        varied.iter().map(choices).try_fold(1u64, u64::checked_mul)
     }
 
     /// All cells except excluded ones.
@@ -187,9 +209,10 @@ impl Matrix {
         match self.count() {
             Some(count) if count <= MAX_CELLS => {}
             count => {
-                let count = count.map_or_else(|| "more than 10^19".to_owned(), |count| count.to_string());
+                let count = count.map_or_else(|| "more than 10^19".to_owned(), grouped);
+                let max_cells = grouped(MAX_CELLS);
                 return Err(format!(
-                    "{count} cells are too many: at most {MAX_CELLS}; narrow an axis with --axis"
+                    "{count} cells are too many: at most {max_cells}; narrow an axis with --axis"
                 ));
             }
         }
@@ -202,10 +225,13 @@ impl Matrix {
         Ok(cells)
     }
 
-    /// The excluded cells with the reason.
-    pub fn excluded_cells(&self) -> Result<Vec<(Key, &str)>, String> {
-        let with_why = |key: Key| self.excluded(&key).map(|why| (key, why));
-        Ok(self.all_cells()?.into_iter().filter_map(with_why).collect())
+    /// The cells that the study excludes.
+    ///
+    /// # Errors
+    /// Those of [`Self::cells`].
+    pub fn excluded_cells(&self) -> Result<Vec<OmittedCell>, String> {
+        let omitted = |key: Key| Some(OmittedCell { why: self.excluded(&key)?.to_owned(), key });
+        Ok(self.all_cells()?.into_iter().filter_map(omitted).collect())
     }
 
     /// `start` with every combination of choices on the axes `varied`; callers have bounded their
@@ -233,7 +259,8 @@ impl Matrix {
     /// The reason why a cell is excluded, if it is.
     pub fn excluded(&self, key: &Key) -> Option<&str> {
         let matching = self.study.exclusions.iter().find(|exclusion| {
-            exclusion.selection.iter().all(|(axis, name)| self.choice_name(key, axis) == Some(name.as_str()))
+            let is_chosen = |choice: &NamedChoice| self.choice_name(key, &choice.axis) == Some(&choice.name);
+            exclusion.selection.iter().all(is_chosen)
         });
         matching.map(|exclusion| exclusion.why.as_str())
     }
@@ -255,23 +282,32 @@ impl Matrix {
     /// Names of the choices of a cell, preceded by the subject if the study has several.
     pub fn names(&self, key: &Key) -> Selection {
         let subject = self.subjects.get(key.subject).filter(|_| self.study.subjects.len() > 1);
-        let subject = subject.map(|subject| (SUBJECT.to_owned(), subject.name.clone()));
-        let choices = self.choices(key).map(|(axis, choice)| (axis.name.clone(), choice.name.clone()));
+        let subject = subject.map(|subject| NamedChoice::new(SUBJECT, &subject.name));
+        let choices = self.choices(key).map(|(axis, choice)| NamedChoice::new(&axis.name, &choice.name));
         subject.into_iter().chain(choices).collect()
     }
 
+    /// The same by axis.
+    pub fn names_by_axis(&self, key: &Key) -> BTreeMap<String, String> {
+        self.names(key).into_iter().map(|choice| (choice.axis, choice.name)).collect()
+    }
+
     /// The cell identified by the `named` choices, with `fixed` choices for the other axes.
-    pub fn resolve(&self, named: &[(String, String)], fixed: &[(String, String)]) -> Result<Key, CellError> {
-        for (axis, choice) in named {
-            self.check_choice(axis, choice)?;
+    ///
+    /// # Errors
+    /// Why the choices do not identify a cell of this run.
+    pub fn resolve(&self, named: &[NamedChoice], fixed: &[NamedChoice]) -> Result<Key, CellError> {
+        for choice in named {
+            self.check_choice(choice)?;
         }
         let choice_on = |axis: &str| {
             let mut choices = named.iter().chain(fixed);
-            choices.find(|(name, _)| name == axis).map(|(_, choice)| choice.as_str())
+            choices.find(|choice| choice.axis == axis).map(|choice| choice.name.as_str())
         };
         let (index, subject) = self.resolve_subject(choice_on(SUBJECT))?;
-        let is_not_taken = |axis: &String| axis != SUBJECT && !subject.axes.contains(axis);
-        if let Some((axis, _)) = named.iter().find(|(axis, _)| is_not_taken(axis)) {
+        let is_not_taken =
+            |choice: &&NamedChoice| choice.axis != SUBJECT && !subject.axes.contains(&choice.axis);
+        if let Some(NamedChoice { axis, .. }) = named.iter().find(is_not_taken) {
             let text = format!("the subject `{}` does not take the axis `{axis}`", subject.name);
             return Err(CellError::Invalid(text));
         }
@@ -302,21 +338,23 @@ impl Matrix {
     ///
     /// # Errors
     /// `CellError::Invalid` if it does not exist.
-    pub fn check_choice(&self, axis: &str, choice: &str) -> Result<(), CellError> {
-        let unknown = |name: &str| Err(CellError::Invalid(format!("there is no {name}")));
+    pub fn check_choice(&self, NamedChoice { axis, name }: &NamedChoice) -> Result<(), CellError> {
+        let unknown = |what: &str| Err(CellError::Invalid(format!("there is no {what}")));
         if axis == SUBJECT {
-            let exists = self.study.subjects.iter().any(|subject| subject.name == choice);
-            return if exists { Ok(()) } else { unknown(&format!("subject `{choice}`")) };
+            let exists = self.study.subjects.iter().any(|subject| subject.name == *name);
+            return if exists { Ok(()) } else { unknown(&format!("subject `{name}`")) };
         }
         let Some(declared) = self.study.axis(axis) else { return unknown(&format!("axis `{axis}`")) };
-        let in_run = self.axes.iter().find(|in_run| in_run.name == axis);
-        let exists =
-            declared.choice(choice).or_else(|| in_run.and_then(|axis| axis.choice(choice))).is_some();
-        if exists { Ok(()) } else { unknown(&format!("value `{choice}` on the axis `{axis}`")) }
+        let in_run = self.axes.iter().find(|in_run| in_run.name == *axis);
+        let exists = declared.choice(name).or_else(|| in_run.and_then(|axis| axis.choice(name))).is_some();
+        if exists { Ok(()) } else { unknown(&format!("value `{name}` on the axis `{axis}`")) }
     }
 
     /// All combinations of choices on the axes that are not `named`; a claim, table or plot is made
     /// for each. Axes with one choice are included. If `subjects` is not empty, only these count.
+    ///
+    /// # Errors
+    /// One line if there are more than [`MAX_GROUPS`].
     pub fn groups(
         &self,
         is_named: &dyn Fn(&str) -> bool,
@@ -337,7 +375,7 @@ impl Matrix {
             let all_free: BTreeSet<usize> =
                 selected_subjects.iter().flat_map(|(_, subject)| free_axes(subject)).collect();
             if let Some((index, _)) = selected_subjects.first() {
-                self.add_groups(*index, None, &all_free, &mut groups)?;
+                self.add_groups(*index, None, all_free, &mut groups)?;
             }
             return Ok(groups);
         }
@@ -348,7 +386,7 @@ impl Matrix {
             if names_an_axis && !takes_all {
                 continue;
             }
-            self.add_groups(index, Some(subject), &free_axes(subject), &mut groups)?;
+            self.add_groups(index, Some(subject), free_axes(subject), &mut groups)?;
         }
         Ok(groups)
     }
@@ -359,25 +397,21 @@ impl Matrix {
         &self,
         index: usize,
         subject: Option<&Subject>,
-        free: &BTreeSet<usize>,
+        free: BTreeSet<usize>,
         groups: &mut Vec<Selection>,
     ) -> Result<(), String> {
-        let choices = |&axis: &usize| self.axes.get(axis).map_or(0, |axis| axis.choices.len() as u64);
-        let count = free.iter().map(choices).try_fold(1u64, u64::checked_mul);
+        let free: Vec<usize> = free.into_iter().collect();
+        let count = self.count_products(&free);
         if count.is_none_or(|count| count.saturating_add(groups.len() as u64) > MAX_GROUPS) {
             return Err(format!(
-                "is to be judged for each of more than {MAX_GROUPS} combinations of the axes it does not name; \
-                 name more of them"
+                "the axes it does not name have more than {} combinations; name more of them",
+                grouped(MAX_GROUPS)
             ));
         }
-        let free: Vec<usize> = free.iter().copied().collect();
         for key in self.products(Key { subject: index, choices: vec![None; self.axes.len()] }, &free) {
-            let choices = self.choices(&key).map(|(axis, choice)| (axis.name.clone(), choice.name.clone()));
-            let subject = subject.map(|subject| (SUBJECT.to_owned(), subject.name.clone()));
-            let group: Selection = subject.into_iter().chain(choices).collect();
-            if !groups.contains(&group) {
-                groups.push(group);
-            }
+            let choices = self.choices(&key).map(|(axis, choice)| NamedChoice::new(&axis.name, &choice.name));
+            let subject = subject.map(|subject| NamedChoice::new(SUBJECT, &subject.name));
+            groups.push(subject.into_iter().chain(choices).collect());
         }
         Ok(())
     }
@@ -419,18 +453,16 @@ impl Matrix {
     }
 
     /// Label of a group: its choices on axes with several choices; empty if there are none.
-    pub fn group_name(&self, group: &[(String, String)]) -> String {
-        let has_several = |axis: &str| {
-            if axis == SUBJECT {
+    pub fn group_name(&self, group: &[NamedChoice]) -> String {
+        let has_several = |choice: &&NamedChoice| {
+            if choice.axis == SUBJECT {
                 return self.subjects.len() > 1;
             }
-            self.axes.iter().any(|listed| listed.name == axis && listed.choices.len() > 1)
+            self.axes.iter().any(|listed| listed.name == choice.axis && listed.choices.len() > 1)
         };
-        let parts = group.iter().filter(|(axis, _)| has_several(axis));
-        parts
-            .map(|(axis, choice)| format!("{axis}={}", self.label(axis, choice)))
-            .collect::<Vec<_>>()
-            .join(", ")
+        let choices = group.iter().filter(has_several);
+        let part = |NamedChoice { axis, name }: &NamedChoice| format!("{axis}={}", self.label(axis, name));
+        choices.map(part).collect::<Vec<_>>().join(", ")
     }
 
     /// How a choice of an axis is shown.
@@ -483,77 +515,4 @@ fn new_choice(axis: &Axis, name: &str) -> AxisValue {
         value,
         ..AxisValue::default()
     }
-}
-
-/// Escapes `text` so that filling placeholders gives it back.
-fn escaped(text: &str) -> String {
-    let piece = |piece: Piece<'_>| match piece {
-        Piece::Plain(plain) => plain.to_owned(),
-        Piece::Escaped(name) | Piece::Named(name) => format!("{{{{{name}}}}}"),
-    };
-    pieces(text).into_iter().map(piece).collect()
-}
-
-/// The placeholders of `text`: `{name}`, but not `{{name}}`.
-pub fn placeholders(text: &str) -> Vec<&str> {
-    pieces(text)
-        .into_iter()
-        .filter_map(|piece| if let Piece::Named(name) = piece { Some(name) } else { None })
-        .collect()
-}
-
-/// `text` with its placeholders filled; those without a value are left unchanged.
-pub fn fill(text: &str, values: &BTreeMap<String, String>) -> String {
-    let mut filled = String::with_capacity(text.len());
-    for piece in pieces(text) {
-        match piece {
-            Piece::Plain(plain) => filled.push_str(plain),
-            Piece::Escaped(name) => filled.extend(["{", name, "}"]),
-            Piece::Named(name) => match values.get(name) {
-                Some(value) => filled.push_str(value),
-                None => filled.extend(["{", name, "}"]),
-            },
-        }
-    }
-    filled
-}
-
-/// A part of a text with placeholders.
-enum Piece<'t> {
-    /// Text that stands for itself.
-    Plain(&'t str),
-    /// The name in `{{name}}`, which stands for `{name}`.
-    Escaped(&'t str),
-    /// The name of a placeholder, `{name}`.
-    Named(&'t str),
-}
-
-/// Splits a text. Braces around anything but a name are literal: `sub { … }` needs no escape.
-fn pieces(text: &str) -> Vec<Piece<'_>> {
-    let is_name = |name: &str| {
-        name.starts_with(|c: char| c.is_ascii_alphabetic())
-            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-    };
-    let mut pieces = Vec::new();
-    let mut remaining = text;
-    while let Some(open) = remaining.find('{') {
-        let (plain, after) = remaining.split_at(open);
-        pieces.push(Piece::Plain(plain));
-        let is_escaped = after.starts_with("{{");
-        let inner = after.get(if is_escaped { 2 } else { 1 }..).unwrap_or_default();
-        let close = if is_escaped { "}}" } else { "}" };
-        match inner.split_once(close) {
-            Some((name, following)) if is_name(name) => {
-                pieces.push(if is_escaped { Piece::Escaped(name) } else { Piece::Named(name) });
-                remaining = following;
-            }
-            _ => {
-                let (brace, following) = after.split_at(1);
-                pieces.push(Piece::Plain(brace));
-                remaining = following;
-            }
-        }
-    }
-    pieces.push(Piece::Plain(remaining));
-    pieces
 }

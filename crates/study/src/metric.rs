@@ -17,18 +17,18 @@ pub const FIGURES: [&str; 8] = [
 ];
 /// How a run ended: exit status or null, signal or null.
 pub const ENDS: [&str; 2] = ["exit_status", "signal"];
+/// Figures of a ledger besides its rows.
+pub const TOTALS: [&str; 7] = ["live", "stranded", "pinned", "evictable", "unattributed", "rss", "pss"];
 /// Maximum length of a pattern of names.
 const MAX_PATTERN_BYTES: usize = 300;
 /// Columns of a mark besides those of its sample.
 const MARK_COLUMNS: [&str; 2] = ["seconds", "tree_pss_bytes"];
 
-/// Columns of a mark; also each `Vm…` and `Rss…` line of /proc/PID/status by its name, in bytes.
+/// Names of the columns of a mark. A mark also has each `Vm…` and `Rss…` line of /proc/PID/status,
+/// in bytes.
 pub fn columns() -> impl Iterator<Item = &'static str> {
     Column::ALL.into_iter().map(Column::name).chain(MARK_COLUMNS)
 }
-
-/// Figures of a ledger besides its rows.
-pub const TOTALS: [&str; 7] = ["live", "stranded", "pinned", "evictable", "unattributed", "rss", "pss"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Metric {
@@ -37,18 +37,11 @@ pub enum Metric {
     /// One of [`ENDS`].
     End,
     /// A column of a mark.
-    Mark {
-        mark: String,
-        /// Occurrence, from 0.
-        occurrence: usize,
-        column: String,
-    },
+    Mark { mark: MarkOccurrence, column: String },
     /// A row or a total of a ledger.
     Row {
-        /// Name of a mark, `exit` or `peak`.
-        at: String,
-        /// Occurrence, from 0.
-        occurrence: usize,
+        /// When the ledger is taken: at a mark, or at the moment named `exit` or `peak`.
+        at: MarkOccurrence,
         row: String,
     },
     /// A figure in the JSON line printed by the subject: the keys of its path.
@@ -57,6 +50,25 @@ pub enum Metric {
     Text(Vec<String>),
     /// Computed from others: index into the derived metrics of the study.
     Derived(usize),
+}
+
+/// One of several marks of the same name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MarkOccurrence {
+    pub name: String,
+    /// Its index among the marks of this name, from 0.
+    pub index: usize,
+}
+
+impl MarkOccurrence {
+    /// Parses a name such as `freed#2`, the second mark named `freed`; without a number the first.
+    pub fn parse(text: &str) -> Self {
+        let numbered = text.rsplit_once('#').and_then(|(name, number)| {
+            let index = number.parse::<usize>().ok()?.checked_sub(1)?;
+            Some(Self { name: name.to_owned(), index })
+        });
+        numbered.unwrap_or_else(|| Self { name: text.to_owned(), index: 0 })
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,14 +122,9 @@ pub fn expand(pattern: &str) -> Result<Vec<String>, String> {
     let mut unexpanded = vec![pattern.to_owned()];
     let mut names = Vec::new();
     while let Some(text) = unexpanded.pop() {
-        let braces = text.find('{').and_then(|open| Some((open, open + text.get(open..)?.find('}')?)));
-        let Some((open, close)) = braces else {
+        let parts = text.split_once('{').and_then(|(before, rest)| Some((before, rest.split_once('}')?)));
+        let Some((before, (inner, after))) = parts else {
             names.push(text);
-            continue;
-        };
-        let (Some(before), Some(inner), Some(after)) =
-            (text.get(..open), text.get(open + 1..close), text.get(close + 1..))
-        else {
             continue;
         };
         let range =

@@ -10,9 +10,10 @@ use std::time::Duration;
 use super::build::{
     axis_variable, build_folder, find_library, mentions_variable, placeholder_values, values_with_build,
 };
-use super::cell::subject;
+use super::cell::subject_of_cell;
 use super::file::{Need, NeedKind};
-use super::matrix::{Key, Matrix, fill, placeholders};
+use super::matrix::{Key, Matrix, OmittedCell};
+use super::placeholders::{fill, placeholders};
 use strandline_lab::cell::Subject;
 use strandline_lab::executor::{Executor, StopReason};
 use strandline_lab::figures::find_in_path;
@@ -35,16 +36,18 @@ pub enum ProbePhase {
 #[derive(Clone, Debug, Default)]
 pub struct RunnableCells {
     pub cells: Vec<Key>,
-    /// Cells that cannot run, with the reason.
-    pub unrunnable: Vec<(Key, String)>,
+    pub unrunnable: Vec<OmittedCell>,
 }
 
 /// Splits the cells into those that can run here and those that cannot.
+///
+/// # Errors
+/// Those of [`Matrix::cells`].
 pub fn check_cells(matrix: &Matrix) -> Result<RunnableCells, String> {
     let mut runnable = RunnableCells::default();
     for key in matrix.cells()? {
         match missing_requirements(matrix, &key) {
-            Some(why) => runnable.unrunnable.push((key, why)),
+            Some(why) => runnable.unrunnable.push(OmittedCell { key, why }),
             None => runnable.cells.push(key),
         }
     }
@@ -84,6 +87,7 @@ pub fn missing_requirements(matrix: &Matrix, key: &Key) -> Option<String> {
             // Probes run with the builds.
             NeedKind::Probe { .. } => continue,
         };
+        // A requirement that is named twice is listed once.
         let text = format!("{name} is not here");
         if !is_here && !missing.iter().any(|requirement| requirement.starts_with(&text)) {
             missing.push(match need.install {
@@ -101,7 +105,7 @@ pub fn needs_of_cell<'m>(matrix: &'m Matrix, key: &'m Key) -> impl Iterator<Item
     subject.chain(matrix.choices(key).flat_map(|(_, choice)| &choice.needs))
 }
 
-/// Names of what the probes of these cells check for, each of which can run.
+/// Names of what the probes of these cells, which can run, check for.
 pub fn probe_names(matrix: &Matrix, cells: &[Key]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for key in cells {
@@ -118,8 +122,11 @@ pub fn probe_names(matrix: &Matrix, cells: &[Key]) -> Vec<String> {
 }
 
 /// Runs the due probes of the cells of `runnable`, and removes cells whose probes fail. The output
-/// of probes is stored below `root` and not shown.
-pub fn probe(
+/// of probes is stored below `root` and not shown; `say` shows what is probed.
+///
+/// # Errors
+/// Why a probe could not be run, or a signal.
+pub fn run_probes(
     matrix: &Matrix,
     runnable: &mut RunnableCells,
     root: &Path,
@@ -127,13 +134,14 @@ pub fn probe(
     executor: &mut dyn Executor,
     say: &dyn Fn(&str),
 ) -> Result<(), StopReason> {
-    // How each probe failed; `None` if it succeeded.
+    // How each probe that ran failed; `None` if it succeeded.
     let mut results: BTreeMap<ProbeCommand, Option<String>> = BTreeMap::new();
     let mut cells = Vec::new();
     for key in std::mem::take(&mut runnable.cells) {
         let build = build_folder(matrix, &key, root).map_err(StopReason::Failed)?;
         let values = values_with_build(matrix, &key, &build).map_err(StopReason::Failed)?;
-        let cell_environment = subject(matrix, &key, root, None).map_err(StopReason::Failed)?.environment;
+        let cell_environment =
+            subject_of_cell(matrix, &key, root, None).map_err(StopReason::Failed)?.environment;
         let mut missing = Vec::new();
         for need in needs_of_cell(matrix, &key) {
             let due_command = need.probe_command().filter(|command| is_due(command, phase));
@@ -141,33 +149,35 @@ pub fn probe(
             let words: Vec<String> = command.iter().map(|word| fill(word, &values)).collect();
             let environment = probe_environment(matrix, &words, phase, &cell_environment);
             let number = results.len();
-            let probe_command = ProbeCommand { words, environment };
-            if !results.contains_key(&probe_command) {
-                let name = fill(&need.name, &values);
-                say(&format!("searching for {name}"));
-                let subject = Subject {
-                    name: "probe".to_owned(),
-                    command: probe_command.words.clone(),
-                    environment: probe_command.environment.clone(),
+            let name = fill(&need.name, &values);
+            let probe = ProbeCommand { words, environment };
+            let failure = match results.get(&probe) {
+                Some(failure) => failure.clone(),
+                None => {
+                    say(&format!("searching for {name}"));
                     // Before the builds there is no build folder.
-                    directory: Some(if phase == ProbePhase::After { build.clone() } else { root.to_owned() }),
-                    timeout: Some(PROBE_TIMEOUT),
-                    ..Subject::default()
-                };
-                let outcome = executor.run(&subject, &root.join(".probes").join(number.to_string()))?;
-                let failed = (!outcome.end.is_success()).then(|| outcome.describe_end());
-                results.insert(probe_command.clone(), failed);
-            }
-            if let Some(Some(failure)) = results.get(&probe_command) {
-                let name = fill(&need.name, &values);
-                missing.push(missing_text(need, &name, &probe_command.words, failure));
-            }
+                    let directory = if phase == ProbePhase::After { &build } else { root };
+                    let subject = Subject {
+                        name: "probe".to_owned(),
+                        command: probe.words.clone(),
+                        environment: probe.environment.clone(),
+                        directory: Some(directory.to_owned()),
+                        timeout: Some(PROBE_TIMEOUT),
+                        ..Subject::default()
+                    };
+                    let outcome = executor.run(&subject, &root.join(".probes").join(number.to_string()))?;
+                    let failure = (!outcome.end.is_success()).then(|| outcome.describe_end());
+                    results.insert(probe.clone(), failure.clone());
+                    failure
+                }
+            };
+            missing.extend(failure.map(|failure| missing_text(need, &name, &probe.words, &failure)));
         }
         missing.dedup();
         if missing.is_empty() {
             cells.push(key);
         } else {
-            runnable.unrunnable.push((key, missing.join(", ")));
+            runnable.unrunnable.push(OmittedCell { key, why: missing.join(", ") });
         }
     }
     runnable.cells = cells;
@@ -220,8 +230,9 @@ fn missing_text(need: &Need, name: &str, words: &[String], failure: &str) -> Str
 pub fn too_little_memory(needed_bytes: u64) -> Option<String> {
     let this_process = Process::open(std::process::id().cast_signed()).ok()?;
     let available_bytes = available_bytes(&this_process)?;
-    (available_bytes < needed_bytes)
-        .then(|| format!("needs {} of available memory; {} are", bytes(needed_bytes), bytes(available_bytes)))
+    (available_bytes < needed_bytes).then(|| {
+        format!("needs {} of available memory; {} is available", bytes(needed_bytes), bytes(available_bytes))
+    })
 }
 
 #[cfg(test)]
@@ -232,6 +243,9 @@ mod tests {
     fn memory_that_no_machine_has_is_not_there() {
         assert_eq!(too_little_memory(1), None);
         let why = too_little_memory(1 << 60).unwrap();
-        assert!(why.starts_with("needs 1.00 EiB of available memory; ") && why.ends_with(" are"), "{why}");
+        assert!(
+            why.starts_with("needs 1.00 EiB of available memory; ") && why.ends_with(" is available"),
+            "{why}"
+        );
     }
 }

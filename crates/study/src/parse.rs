@@ -16,6 +16,8 @@ use super::parse_words::{check_name, names, patterns, scalar};
 use super::problems::Problems;
 use strandline_recorder::Limits;
 
+/// Placeholders that are not axes: the folders of the study, of its build and of the probes.
+pub const OWN_PLACEHOLDERS: [&str; 3] = ["dir", "build", "probes"];
 /// Maximum lengths of lists.
 const MAX_SUBJECTS: usize = 1_000;
 const MAX_CHOICES: usize = 100_000;
@@ -27,7 +29,7 @@ const MAX_TIMEOUT_SECONDS: f64 = 7.0 * 86_400.0;
 const MIN_INTERVAL_SECONDS: f64 = 0.001;
 const MAX_INTERVAL_SECONDS: f64 = 60.0;
 
-/// Reads the whole file.
+/// Parses the table of a whole file.
 pub fn study(table: &DeTable<'_>, problems: &mut Problems) -> Study {
     let mut study = Study::default();
     let mut fields = Fields::new(table, 0, "study", problems);
@@ -78,13 +80,13 @@ pub fn study(table: &DeTable<'_>, problems: &mut Problems) -> Study {
     }
     for node in subjects.into_iter().take(MAX_SUBJECTS) {
         if let Some(fields) = Fields::of(node, "[[subject]]", problems) {
-            study.subjects.push(parse_subject(fields));
+            study.subjects.push(parse_subject(fields, &study.axes));
         }
     }
-    parse_results::exclusions(&exclusions, &mut study, problems);
-    parse_results::claims(&claims, &mut study, problems);
-    parse_results::tables(&tables, &mut study, problems);
-    parse_results::plots(&plots, &mut study, problems);
+    parse_results::parse_exclusions(&exclusions, &mut study, problems);
+    parse_results::parse_claims(&claims, &mut study, problems);
+    parse_results::parse_tables(&tables, &mut study, problems);
+    parse_results::parse_plots(&plots, &mut study, problems);
     study
 }
 
@@ -174,7 +176,8 @@ fn parse_limits(fields: &mut Fields<'_, '_>) -> Limits {
     limits
 }
 
-fn parse_subject(mut fields: Fields<'_, '_>) -> Subject {
+/// Parses `[[subject]]`; a subject without `axes` takes all of them.
+fn parse_subject(mut fields: Fields<'_, '_>, all_axes: &[Axis]) -> Subject {
     let offset = fields.offset;
     let name = fields.required_text("name");
     let timeout = parse_timeout(&mut fields);
@@ -194,7 +197,7 @@ fn parse_subject(mut fields: Fields<'_, '_>) -> Subject {
         axes: if has_axes {
             fields.texts("axes").into_iter().map(|axis| axis.value).collect()
         } else {
-            vec![ALL_AXES.to_owned()]
+            all_axes.iter().map(|axis| axis.name.clone()).collect()
         },
         may_fail: fields.flag("may_fail").unwrap_or(false),
         repeats: fields.count("repeats", 1, MAX_REPEATS),
@@ -214,12 +217,6 @@ fn parse_own_measure(fields: &mut Fields<'_, '_>, title: &str) -> Option<Measure
     Fields::of(node, title, fields.problems()).map(parse_measure)
 }
 
-/// Placeholders that are not axes: the folders of the study, of its build and of the probes.
-pub const OWN_PLACEHOLDERS: [&str; 3] = ["dir", "build", "probes"];
-
-/// Stands for all axes until these are known.
-pub const ALL_AXES: &str = "*";
-
 /// Parses a command: one shell-quoted string, or a list of words.
 fn parse_command(fields: &mut Fields<'_, '_>, key: &'static str) -> Vec<String> {
     let Some(node) = fields.node(key) else { return Vec::new() };
@@ -233,7 +230,7 @@ fn parse_command(fields: &mut Fields<'_, '_>, key: &'static str) -> Vec<String> 
 fn split_words(fields: &mut Fields<'_, '_>, key: &str, text: &Located<String>) -> Vec<String> {
     match shell_words::split(&text.value) {
         Ok(words) if words.iter().any(|word| word.contains('\0')) => {
-            fields.add_problem(text.offset, format_args!("`{key}` holds a zero byte"));
+            fields.add_problem(text.offset, format_args!("`{key}` contains a zero byte"));
             Vec::new()
         }
         Ok(words) => words,
@@ -279,7 +276,7 @@ fn parse_need(node: &Node<'_>, title: &str, problems: &mut Problems) -> Option<N
         .collect();
     needs.extend(parse_probe(&mut fields));
     if fields.node("memory").is_some() {
-        // 0 for a size that is no size, which is reported.
+        // `size` reports an invalid size, and the study is then rejected.
         let bytes = fields.size("memory").unwrap_or_default();
         needs.push(Need { kind: NeedKind::Memory { bytes }, ..Need::default() });
     }
@@ -407,6 +404,7 @@ fn parse_measure(mut fields: Fields<'_, '_>) -> Measurement {
     } else if has_moments && measure.rows.is_empty() {
         fields.add_problem(fields.offset, "`at` is when ledgers are taken, but there are no `rows` to take");
     }
+    // Older studies use the key `photograph`.
     measure.snapshot = fields.flag("snapshot").or_else(|| fields.flag("photograph")).unwrap_or(false);
     if measure.snapshot && measure.rows.is_empty() {
         fields.add_problem(

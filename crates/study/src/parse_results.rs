@@ -4,7 +4,7 @@ use toml::de::DeValue;
 
 use super::fields::{Fields, Node, number, type_name};
 use super::file::{
-    Claim, Exclusion, PlotSpec, PublishedFigure, Selection, Side, Statistic, Study, TableSpec,
+    Claim, Exclusion, NamedChoice, PlotSpec, PublishedFigure, Selection, Side, Statistic, Study, TableSpec,
 };
 use super::parse_words::{check_name, names, patterns, scalar};
 use super::problems::Problems;
@@ -18,7 +18,7 @@ const MAX_TOLERANCE: f64 = 1e6;
 const MAX_DEPTH: usize = 8;
 
 /// Parses `[[exclude]]`.
-pub fn exclusions(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
+pub fn parse_exclusions(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
     for node in bounded(nodes, "[[exclude]]", problems) {
         let Some(mut fields) = Fields::of(node, "[[exclude]]", problems) else { continue };
         let selection = parse_selection(&mut fields, "where", Choices::One);
@@ -32,7 +32,7 @@ pub fn exclusions(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problem
 }
 
 /// Parses `[[claim]]`.
-pub fn claims(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
+pub fn parse_claims(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
     let mut ids = std::collections::BTreeSet::new();
     for node in bounded(nodes, "[[claim]]", problems) {
         let Some(mut fields) = Fields::of(node, "[[claim]]", problems) else { continue };
@@ -77,13 +77,18 @@ fn published_value(node: &Node<'_>, depth: usize, problems: &mut Problems) -> se
     match node.get_ref() {
         DeValue::String(text) => Value::String(text.to_string()),
         DeValue::Boolean(flag) => Value::Bool(*flag),
-        DeValue::Table(table) if depth < MAX_DEPTH => Value::Object(
+        DeValue::Table(_) | DeValue::Array(_) if depth >= MAX_DEPTH => {
+            let text = format!("[[claim]] published: figures are nested more than {MAX_DEPTH} deep");
+            problems.add(node.span().start, text);
+            Value::Null
+        }
+        DeValue::Table(table) => Value::Object(
             table
                 .iter()
                 .map(|(key, node)| (key.get_ref().to_string(), published_value(node, depth + 1, problems)))
                 .collect(),
         ),
-        DeValue::Array(items) if depth < MAX_DEPTH => {
+        DeValue::Array(items) => {
             Value::Array(items.iter().map(|node| published_value(node, depth + 1, problems)).collect())
         }
         other => match number(other).and_then(serde_json::Number::from_f64) {
@@ -100,7 +105,7 @@ fn published_value(node: &Node<'_>, depth: usize, problems: &mut Problems) -> se
 }
 
 /// Parses `[[table]]`.
-pub fn tables(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
+pub fn parse_tables(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
     for node in bounded(nodes, "[[table]]", problems) {
         let Some(mut fields) = Fields::of(node, "[[table]]", problems) else { continue };
         let title = fields.required_text("title").value;
@@ -158,12 +163,11 @@ fn parse_unit(fields: &mut Fields<'_, '_>) -> Option<String> {
 
 fn parse_statistic(fields: &mut Fields<'_, '_>) -> Statistic {
     let Some(name) = fields.text("statistic") else { return Statistic::Median };
-    let named = Statistic::NAMES.iter().find(|(listed, _)| *listed == name.value);
-    if named.is_none() {
-        let names: Vec<&str> = Statistic::NAMES.iter().map(|(name, _)| *name).collect();
-        fields.add_problem(name.offset, format_args!("`statistic` is one of {}", names.join(", ")));
-    }
-    named.map_or(Statistic::Median, |(_, statistic)| *statistic)
+    Statistic::named(&name.value).unwrap_or_else(|| {
+        let names = Statistic::ALL.map(Statistic::name).join(", ");
+        fields.add_problem(name.offset, format_args!("`statistic` is one of {names}"));
+        Statistic::Median
+    })
 }
 
 /// Parses the name of an axis, or a list of metrics.
@@ -199,10 +203,10 @@ fn parse_selection(fields: &mut Fields<'_, '_>, key: &'static str, allowed: Choi
     let mut selection = Vec::new();
     for (axis, node) in inner.entries() {
         match (scalar(node), node.get_ref()) {
-            (Some(choice), _) => selection.push((axis.value, choice)),
+            (Some(name), _) => selection.push(NamedChoice::new(axis.value, name)),
             (None, DeValue::Array(items)) if allowed == Choices::Several && !items.is_empty() => {
-                let choices = names(node, inner.problems()).into_iter();
-                selection.extend(choices.map(|choice| (axis.value.clone(), choice)));
+                let names = names(node, inner.problems()).into_iter();
+                selection.extend(names.map(|name| NamedChoice::new(&axis.value, name)));
             }
             _ => inner.add_problem(
                 node.span().start,
@@ -234,7 +238,7 @@ fn parse_published_cells(fields: &mut Fields<'_, '_>) -> Vec<PublishedFigure> {
 }
 
 /// Parses `[[plot]]`.
-pub fn plots(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
+pub fn parse_plots(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
     for node in bounded(nodes, "[[plot]]", problems) {
         let Some(mut fields) = Fields::of(node, "[[plot]]", problems) else { continue };
         let title = fields.required_text("title").value;

@@ -56,19 +56,21 @@ pub fn patterns(fields: &mut Fields<'_, '_>, key: &'static str) -> Vec<String> {
     names
 }
 
-/// Checks that a name begins with a letter and consists of letters, digits and `signs`; `role` says
-/// what it names.
+/// Checks that a name begins with a letter, consists of letters, digits and `signs`, and is not too
+/// long; `role` says what it names.
 pub fn check_name(name: &Located<String>, role: &str, signs: &str, problems: &mut Problems) {
     let begins_with_letter = name.value.starts_with(|c: char| c.is_ascii_alphabetic());
     let is_plain = name.value.chars().all(|c| c.is_ascii_alphanumeric() || signs.contains(c));
-    if !begins_with_letter || !is_plain || name.value.len() > MAX_NAME_BYTES {
-        problems.add(
-            name.offset,
-            format!(
-                "`{}`: {role} begins with a letter and has letters, digits and {} only",
-                strandline_report::text::clean_sentence(&name.value),
-                signs.chars().map(|c| format!("`{c}`")).collect::<Vec<_>>().join(" ")
-            ),
-        );
+    if begins_with_letter && is_plain && name.value.len() <= MAX_NAME_BYTES {
+        return;
     }
+    let shown_name = strandline_report::text::clean_sentence(&name.value);
+    let signs = signs.chars().map(|c| format!("`{c}`")).collect::<Vec<_>>().join(" ");
+    problems.add(
+        name.offset,
+        format!(
+            "`{shown_name}`: {role} begins with a letter and has letters, digits and {signs} only, \
+             at most {MAX_NAME_BYTES}"
+        ),
+    );
 }

@@ -4,17 +4,17 @@
 use std::collections::BTreeSet;
 
 use super::data::{MeasuredData, estimate};
-use super::file::{Axis, PlotSpec, Selection, Side};
+use super::file::{Axis, NamedChoice, PlotSpec, Selection, Side};
 use super::matrix::Matrix;
 use super::metric::{Metric, Unit, unit};
 use super::table::{axis_choices, combined_metric, combined_metrics, groups, without_axes};
 use strandline_report::pages::page::{Plot, PlotKind, Series};
-use strandline_report::text::clean;
+use strandline_report::text::{clean, grouped};
 
 /// Maximum number of plots of one `[[plot]]`, one for each combination of unnamed axes.
 pub const MAX_PLOTS: usize = 24;
-/// Further points and series are dropped.
-const MAX_POINTS: usize = 10_000;
+/// Maximum numbers of positions on an x axis, and of lines; [`left_out`] reports further ones.
+const MAX_POSITIONS: usize = 10_000;
 const MAX_SERIES: usize = 100;
 
 /// With more names than this along the x axis, their numbers are used as x values, if they have
@@ -25,7 +25,7 @@ const MAX_X_NAMES: usize = 12;
 struct XPosition {
     x: f64,
     /// The axis and choice that it stands for, if it is one.
-    choice: Option<(String, String)>,
+    choice: Option<NamedChoice>,
     /// The metric, or first part of a metric's name, that it stands for, if it is one.
     metric: Option<String>,
 }
@@ -42,6 +42,7 @@ struct XAxis {
 
 /// The plots of one `[[plot]]`: one for each combination of unnamed axes.
 pub fn plots(spec: &PlotSpec, matrix: &Matrix, measured: &dyn MeasuredData) -> Vec<Plot> {
+    // `left_out` reports too many groups.
     let groups = groups_of(spec, matrix).unwrap_or_default();
     groups.iter().take(MAX_PLOTS).filter_map(|group| plot(spec, matrix, measured, group)).collect()
 }
@@ -53,23 +54,30 @@ pub fn left_out(spec: &PlotSpec, matrix: &Matrix) -> Vec<String> {
     let line_count = choice_count.max(spec.y.len());
     let series = (line_count > MAX_SERIES)
         .then(|| format!("{MAX_SERIES} of {line_count} lines are drawn; narrow an axis"));
+    let position_count = match &spec.x {
+        Side::Axis(axis) => axis_choices(matrix, axis, &spec.selection).len(),
+        Side::Metrics(names) => names.len(),
+    };
+    let positions = (position_count > MAX_POSITIONS).then(|| {
+        let (max, all) = (grouped(MAX_POSITIONS as u64), grouped(position_count as u64));
+        format!("{max} of {all} positions on the x axis are drawn; narrow an axis")
+    });
     let plots = match groups_of(spec, matrix) {
         Ok(groups) if groups.len() <= MAX_PLOTS => None,
         Ok(groups) => Some(format!("{MAX_PLOTS} of {} plots are shown; narrow an axis", groups.len())),
         Err(why) => Some(format!("it is not drawn: {why}")),
     };
-    plots.into_iter().chain(series).map(|why| format!("plot \"{}\": {why}", clean(&spec.title))).collect()
+    let reasons = plots.into_iter().chain(series).chain(positions);
+    reasons.map(|why| format!("plot \"{}\": {why}", clean(&spec.title))).collect()
 }
 
 fn groups_of(spec: &PlotSpec, matrix: &Matrix) -> Result<Vec<Selection>, String> {
-    let mut named: BTreeSet<&str> = spec.selection.iter().map(|(axis, _)| axis.as_str()).collect();
-    named.extend(spec.series.as_deref());
-    if let Side::Axis(axis) = &spec.x {
-        named.insert(axis);
-    }
+    let mut named: BTreeSet<&str> = spec.selection.iter().map(|choice| choice.axis.as_str()).collect();
+    named.extend(spec.series.as_deref().into_iter().chain(spec.x.axis()));
     groups(matrix, &named, &spec.selection, &combined_metrics(spec.x.metrics(), &spec.y))
 }
 
+/// Draws the plot of a group; `None` if it has no data.
 fn plot(spec: &PlotSpec, matrix: &Matrix, measured: &dyn MeasuredData, group: &Selection) -> Option<Plot> {
     let input = PlotInput { spec, matrix, measured, group };
     let x = x_axis(spec, matrix);
@@ -92,7 +100,7 @@ fn plot(spec: &PlotSpec, matrix: &Matrix, measured: &dyn MeasuredData, group: &S
             let mut selection = without_axes(&spec.selection, &[spec.x.axis(), spec.series.as_deref()]);
             let name = match (&spec.series, choice) {
                 (Some(axis), Some(choice)) => {
-                    selection.push((axis.clone(), choice.clone()));
+                    selection.push(NamedChoice::new(axis, choice));
                     matrix.label(axis, choice)
                 }
                 _ => column.unwrap_or(metric).to_owned(),
@@ -166,16 +174,16 @@ fn x_axis_of_metrics(spec: &PlotSpec, names: &[String], matrix: &Matrix) -> XAxi
         }
         None => name.clone(),
     };
-    let short_names: Vec<String> = names.iter().take(MAX_POINTS).map(shortened).collect();
+    let short_names: Vec<String> = names.iter().take(MAX_POSITIONS).map(shortened).collect();
     // Many names do not fit on the axis; their numbers give the same information.
     let numbered =
         split_numbers(&short_names).filter(|_| short_names.len() > MAX_X_NAMES && !is_horizontal(spec));
     let position = |(index, name): (usize, &String)| XPosition {
-        x: numbered.as_ref().and_then(|(_, numbers)| numbers.get(index).copied()).unwrap_or(index as f64),
+        x: numbered.as_ref().and_then(|names| names.numbers.get(index).copied()).unwrap_or(index as f64),
         choice: None,
         metric: Some(name.clone()),
     };
-    let positions = names.iter().take(MAX_POINTS).enumerate().map(position).collect();
+    let positions = names.iter().take(MAX_POSITIONS).enumerate().map(position).collect();
     let is_mark = |name: &String| {
         let metric = combined_metric(Some(name), spec.y.first().map(String::as_str));
         let metric = metric.and_then(|metric| matrix.study.metrics.get(&metric));
@@ -183,7 +191,7 @@ fn x_axis_of_metrics(spec: &PlotSpec, names: &[String], matrix: &Matrix) -> XAxi
     };
     let title = if names.iter().all(is_mark) { "mark" } else { "" }.to_owned();
     match numbered {
-        Some((prefix, _)) => XAxis { positions, title: clean(prefix), ..XAxis::default() },
+        Some(names) => XAxis { positions, title: clean(names.title), ..XAxis::default() },
         None => XAxis {
             positions,
             names: short_names.iter().map(|name| clean(name)).collect(),
@@ -196,14 +204,14 @@ fn x_axis_of_metrics(spec: &PlotSpec, names: &[String], matrix: &Matrix) -> XAxi
 fn x_axis_of_choices(spec: &PlotSpec, name: &str, matrix: &Matrix) -> XAxis {
     let axis = matrix.axes.iter().find(|axis| axis.name == *name);
     let choices: Vec<String> =
-        axis_choices(matrix, name, &spec.selection).into_iter().take(MAX_POINTS).collect();
+        axis_choices(matrix, name, &spec.selection).into_iter().take(MAX_POSITIONS).collect();
     let numbers: Option<Vec<f64>> =
         axis.and_then(|axis| choices.iter().map(|name| axis.choice(name)?.number).collect());
     // Bars and strips are placed side by side, whatever their numbers.
     let numbers = numbers.filter(|_| !is_horizontal(spec));
     let position = |(index, choice): (usize, &String)| XPosition {
         x: numbers.as_ref().and_then(|numbers| numbers.get(index).copied()).unwrap_or(index as f64),
-        choice: Some((name.to_owned(), choice.clone())),
+        choice: Some(NamedChoice::new(name, choice)),
         metric: None,
     };
     let mut positions: Vec<XPosition> = choices.iter().enumerate().map(position).collect();
@@ -231,9 +239,16 @@ fn common_suffix(side: &Side) -> Option<&str> {
     names.iter().all(has_suffix).then_some(suffix)
 }
 
-/// Splits `f1`, `f2`, `f5` into `f` and 1, 2, 5; `None` unless the prefix is the same and the
-/// numbers increase.
-fn split_numbers(names: &[String]) -> Option<(&str, Vec<f64>)> {
+/// Names with the same beginning and increasing numbers: `f1`, `f2`, `f5`.
+struct NumberedNames<'n> {
+    /// What they have in common: `f`.
+    title: &'n str,
+    /// 1, 2, 5.
+    numbers: Vec<f64>,
+}
+
+/// Splits `names` into their common beginning and their numbers; `None` if they have another form.
+fn split_numbers(names: &[String]) -> Option<NumberedNames<'_>> {
     let prefix = names.first()?.trim_end_matches(|c: char| c.is_ascii_digit());
     let number = |name: &String| -> Option<f64> {
         let digits = name.strip_prefix(prefix)?;
@@ -242,7 +257,7 @@ fn split_numbers(names: &[String]) -> Option<(&str, Vec<f64>)> {
     };
     let numbers: Vec<f64> = names.iter().map(number).collect::<Option<_>>()?;
     let title = prefix.trim_end_matches(['.', '_', '-', ' ']);
-    numbers.is_sorted_by(|a, b| a < b).then_some((title, numbers))
+    numbers.is_sorted_by(|a, b| a < b).then_some(NumberedNames { title, numbers })
 }
 
 /// The study and the group of cells that a plot is drawn from.
@@ -254,8 +269,8 @@ struct PlotInput<'a> {
 }
 
 impl PlotInput<'_> {
-    /// The line of one choice and column.
-    fn line(&self, selection: &[(String, String)], column: Option<&str>, positions: &[XPosition]) -> Series {
+    /// The line of one choice and column, without points for cells that have no data.
+    fn line(&self, selection: &[NamedChoice], column: Option<&str>, positions: &[XPosition]) -> Series {
         let mut series = Series::default();
         for position in positions {
             let mut named = selection.to_vec();
@@ -267,6 +282,7 @@ impl PlotInput<'_> {
                 series.points.extend(estimate.samples.iter().map(|&sample| (position.x, sample)));
                 continue;
             }
+            // An unknown interval is drawn without extent.
             let median = estimate.median;
             series.points.push((position.x, median));
             series.intervals.push((estimate.low.unwrap_or(median), estimate.high.unwrap_or(median)));

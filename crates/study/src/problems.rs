@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-/// Further problems are counted but not listed.
+use strandline_report::text::counted;
+
+/// Maximum number of listed problems; further ones are counted.
 const MAX_PROBLEMS: usize = 100;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,9 +19,10 @@ pub struct Problem {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Problems {
+    /// At most [`MAX_PROBLEMS`].
     listed: Vec<Problem>,
     /// Number of problems above [`MAX_PROBLEMS`].
-    unlisted: usize,
+    unlisted: u64,
 }
 
 impl Problems {
@@ -54,7 +57,7 @@ impl Problems {
         };
         let mut lines: Vec<String> = sorted.into_iter().map(line).collect();
         if self.unlisted > 0 {
-            lines.push(format!("{path}: {} more problems", self.unlisted));
+            lines.push(format!("{path}: {}", counted(self.unlisted, "more problem")));
         }
         lines
     }

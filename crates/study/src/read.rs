@@ -5,28 +5,35 @@ use std::path::{Path, PathBuf};
 
 use toml::de::DeTable;
 
+use super::check::{self, ClaimCheck};
 use super::file::{FILE_NAME, Study};
+use super::parse;
 use super::problems::Problems;
-use super::{check, parse};
 
 /// Maximum size of a study file.
 const MAX_STUDY_BYTES: u64 = 1 << 20;
 
 impl Study {
     /// Reads the study in the folder `path`, or in the file `path`.
+    ///
+    /// # Errors
+    /// Why it cannot be read, or all its problems, in one line each.
     pub fn read(path: &Path) -> Result<Self, Vec<String>> {
-        Self::read_with(path, true)
+        Self::read_and_check(path, ClaimCheck::Full)
     }
 
     /// Reads a study without checking its claims, which takes time.
+    ///
+    /// # Errors
+    /// Those of [`Self::read`].
     pub fn read_without_claims(path: &Path) -> Result<Self, Vec<String>> {
-        Self::read_with(path, false)
+        Self::read_and_check(path, ClaimCheck::None)
     }
 
-    fn read_with(path: &Path, with_claims: bool) -> Result<Self, Vec<String>> {
+    fn read_and_check(path: &Path, claim_check: ClaimCheck) -> Result<Self, Vec<String>> {
         let file = if path.is_dir() { path.join(FILE_NAME) } else { path.to_owned() };
         let text = read_text(&file).map_err(|line| vec![line])?;
-        Self::parse_with(&file, &text, with_claims)
+        Self::parse_and_check(&file, &text, claim_check)
     }
 
     /// Parses and checks the `text` of the file `path`.
@@ -34,10 +41,10 @@ impl Study {
     /// # Errors
     /// All problems, one line each: `PATH:LINE:COLUMN: text`.
     pub fn parse(path: &Path, text: &str) -> Result<Self, Vec<String>> {
-        Self::parse_with(path, text, true)
+        Self::parse_and_check(path, text, ClaimCheck::Full)
     }
 
-    fn parse_with(path: &Path, text: &str, with_claims: bool) -> Result<Self, Vec<String>> {
+    fn parse_and_check(path: &Path, text: &str, claim_check: ClaimCheck) -> Result<Self, Vec<String>> {
         let mut problems = Problems::default();
         let (table, errors) = DeTable::parse_recoverable(text);
         for error in &errors {
@@ -52,12 +59,13 @@ impl Study {
             study.name = study.folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
         }
         if problems.is_empty() {
-            check::study(&mut study, with_claims, &mut problems);
+            check::study(&mut study, claim_check, &mut problems);
         }
         if problems.is_empty() { Ok(study) } else { Err(problems.lines(path, text)) }
     }
 }
 
+/// The canonical path; if that is unknown, `path` from the root or at least as it is.
 fn absolute(path: &Path) -> PathBuf {
     path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned())
 }

@@ -45,7 +45,7 @@ type Result<T> = std::result::Result<T, String>;
 
 /// The files to write once the results are there.
 pub struct ResultFiles {
-    /// Is shown messages about the files.
+    /// Shows messages about the files.
     user: Arc<dyn User>,
     report: Option<PathBuf>,
     plots: Option<PlotFolder>,
@@ -56,7 +56,13 @@ pub struct ResultFiles {
     /// File names of the plots so far, which are unique.
     names: Names,
     /// Plots that are drawn but not yet written: the results are shown before any file is written.
-    drawn: Vec<(PathBuf, String)>,
+    drawn: Vec<DrawnPlot>,
+}
+
+/// A plot that is not yet written.
+struct DrawnPlot {
+    path: PathBuf,
+    text: String,
 }
 
 struct PlotFolder {
@@ -112,13 +118,16 @@ impl ResultFiles {
     pub fn draw_plots(&mut self, study: &str, page: &mut Page) {
         let Some(PlotFolder { folder, address }) = &self.plots else { return };
         for (name, text) in pictures::pictures(page, study, address, &mut self.names) {
-            self.drawn.push((folder.join(name), text));
+            self.drawn.push(DrawnPlot { path: folder.join(name), text });
         }
     }
 
-    /// Writes plots, READMEs and the report. Reports each failure and continues.
+    /// Writes plots, READMEs and the report. Shows each failure but the last, and continues.
+    ///
+    /// # Errors
+    /// The last failure, in one line.
     pub fn write(&self, items: &[Item<'_>], pages: &[Page]) -> Result<()> {
-        let plots = self.drawn.iter().map(|(path, text)| write_plot(path, text));
+        let plots = self.drawn.iter().map(|DrawnPlot { path, text }| write_plot(path, text));
         let readmes = items.iter().map(|item| self.write_readme(item));
         let mut failures: Vec<String> = plots.chain(readmes).filter_map(std::result::Result::err).collect();
         failures.extend(self.write_report(items, pages).err());
@@ -217,7 +226,7 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Resolves symbolic links.
+/// Resolves symbolic links; returns `path` itself if there is nothing at it.
 fn resolve_links(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
@@ -277,7 +286,7 @@ fn check_replaceable(path: &Path, is_own: fn(&[u8]) -> bool, kind: &str) -> Resu
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         metadata => metadata.map_err(|error| file_error(path, &error))?,
     };
-    let refusal = format!("exists and is no {kind} by strandline; it is not overwritten");
+    let refusal = format!("exists and is not a {kind} by strandline; it is not overwritten");
     if !metadata.is_file() {
         return Err(file_error(path, &refusal));
     }

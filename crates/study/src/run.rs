@@ -3,15 +3,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use super::build::{build_commands, build_folder, build_variables, why_not_preloaded};
-use super::cell::subject;
+use super::cell::subject_of_cell;
 use super::data::{CellData, Data};
 use super::extract::{Extractor, RunMetrics};
 use super::find;
-use super::matrix::{Key, Matrix};
-use super::needs::{ProbePhase, RunnableCells, probe};
+use super::matrix::{Key, Matrix, OmittedCell};
+use super::needs::{ProbePhase, RunnableCells, run_probes};
 use strandline_inspect::readers::ALLOCATORS;
 use strandline_lab::cell::{End, Outcome, Subject};
 use strandline_lab::engine::{AfterRun, Judge, Progress, Results};
@@ -36,8 +36,12 @@ pub struct BuildPlace<'a> {
     pub is_resumed: bool,
 }
 
-/// Runs the probes of the cells and builds below `place`. Moves cells that cannot run to
-/// the missing cells of `runnable`, with the reason.
+/// Runs the probes and builds of the cells of `runnable`, at `place`, and marks cells that then
+/// cannot run. `say` shows what is done.
+///
+/// # Errors
+/// Why a probe or a build could not be started, or a signal; a failed one only makes its cells
+/// unrunnable.
 pub fn prepare(
     matrix: &Matrix,
     runnable: &mut RunnableCells,
@@ -45,14 +49,14 @@ pub fn prepare(
     executor: &mut dyn Executor,
     say: &dyn Fn(&str),
 ) -> Result<(), StopReason> {
-    probe(matrix, runnable, place.root, ProbePhase::Before, executor, say)?;
-    let failed = build(matrix, &runnable.cells, place, executor, say)?;
-    remove_failed(matrix, runnable, place.root, &failed).map_err(StopReason::Failed)?;
-    probe(matrix, runnable, place.root, ProbePhase::After, executor, say)
+    run_probes(matrix, runnable, place.root, ProbePhase::Before, executor, say)?;
+    let failed_builds = build_all(matrix, &runnable.cells, place, executor, say)?;
+    remove_failed(matrix, runnable, place.root, &failed_builds).map_err(StopReason::Failed)?;
+    run_probes(matrix, runnable, place.root, ProbePhase::After, executor, say)
 }
 
 /// Builds once for each build folder; returns failed builds.
-fn build(
+fn build_all(
     matrix: &Matrix,
     cells: &[Key],
     BuildPlace { root, is_resumed }: BuildPlace<'_>,
@@ -60,16 +64,17 @@ fn build(
     say: &dyn Fn(&str),
 ) -> Result<FailedBuilds, StopReason> {
     find::unpack_probes().map_err(StopReason::Failed)?;
-    let mut failed = FailedBuilds::new();
-    let mut done: BTreeSet<PathBuf> = BTreeSet::new();
+    let mut failed_builds = FailedBuilds::new();
+    let mut known_folders: BTreeSet<PathBuf> = BTreeSet::new();
     for key in cells {
-        let build = build_folder(matrix, key, root).map_err(StopReason::Failed)?;
-        let stamp = build.with_extension("built");
-        if !done.insert(build.clone()) {
+        let folder = build_folder(matrix, key, root).map_err(StopReason::Failed)?;
+        if !known_folders.insert(folder.clone()) {
             continue;
         }
-        let named = |error: std::io::Error| StopReason::Failed(format!("{}: {error}", build.display()));
-        std::fs::create_dir_all(&build).map_err(named)?;
+        let named = |error: std::io::Error| StopReason::Failed(format!("{}: {error}", folder.display()));
+        std::fs::create_dir_all(&folder).map_err(named)?;
+        // The stamp says that the build succeeded.
+        let stamp = folder.with_extension("built");
         if is_resumed && stamp.exists() {
             continue;
         }
@@ -79,30 +84,43 @@ fn build(
         {
             return Err(named(error));
         }
-        let commands = build_commands(matrix, key, root).map_err(StopReason::Failed)?;
-        let variables = build_variables(matrix, key, root).map_err(StopReason::Failed)?;
-        for (number, words) in commands.iter().enumerate() {
-            let command = shell_words::join(words);
-            say(&format!("building: {command}"));
-            let subject = Subject {
-                name: "build".to_owned(),
-                command: words.clone(),
-                environment: variables.clone().into_iter().collect(),
-                directory: Some(build.clone()),
-                timeout: Some(BUILD_TIMEOUT),
-                ..Subject::default()
-            };
-            let outcome = executor.run(&subject, &build.with_extension("output").join(number.to_string()))?;
-            if !outcome.end.is_success() {
-                failed.insert(build.clone(), format!("not built: {command}: {}", outcome.describe_end()));
-                break;
-            }
-        }
-        if !failed.contains_key(&build) {
+        if let Some(failure) = run_build(matrix, key, root, &folder, executor, say)? {
+            failed_builds.insert(folder, failure);
+        } else {
             std::fs::write(&stamp, "").map_err(named)?;
         }
     }
-    Ok(failed)
+    Ok(failed_builds)
+}
+
+/// Runs the build commands of a cell in its build `folder`; returns how the first one failed.
+fn run_build(
+    matrix: &Matrix,
+    key: &Key,
+    root: &Path,
+    folder: &Path,
+    executor: &mut dyn Executor,
+    say: &dyn Fn(&str),
+) -> Result<Option<String>, StopReason> {
+    let commands = build_commands(matrix, key, root).map_err(StopReason::Failed)?;
+    let variables = build_variables(matrix, key, root).map_err(StopReason::Failed)?;
+    for (number, words) in commands.into_iter().enumerate() {
+        let command = shell_words::join(&words);
+        say(&format!("building: {command}"));
+        let subject = Subject {
+            name: "build".to_owned(),
+            command: words,
+            environment: variables.clone().into_iter().collect(),
+            directory: Some(folder.to_owned()),
+            timeout: Some(BUILD_TIMEOUT),
+            ..Subject::default()
+        };
+        let outcome = executor.run(&subject, &folder.with_extension("output").join(number.to_string()))?;
+        if !outcome.end.is_success() {
+            return Ok(Some(format!("not built: {command}: {}", outcome.describe_end())));
+        }
+    }
+    Ok(None)
 }
 
 /// Removes cells that cannot run after the builds: their build failed, or a library would not be
@@ -111,14 +129,14 @@ fn remove_failed(
     matrix: &Matrix,
     runnable: &mut RunnableCells,
     root: &Path,
-    failed: &FailedBuilds,
+    failed_builds: &FailedBuilds,
 ) -> Result<(), String> {
     let cells = std::mem::take(&mut runnable.cells);
     for key in cells {
-        let subject = subject(matrix, &key, root, None)?;
-        let why = failed.get(&build_folder(matrix, &key, root)?).cloned();
+        let subject = subject_of_cell(matrix, &key, root, None)?;
+        let why = failed_builds.get(&build_folder(matrix, &key, root)?).cloned();
         match why.or_else(|| why_not_preloaded(matrix, &key, root, &subject)) {
-            Some(why) => runnable.unrunnable.push((key, why)),
+            Some(why) => runnable.unrunnable.push(OmittedCell { key, why }),
             None => runnable.cells.push(key),
         }
     }
@@ -181,39 +199,45 @@ pub fn uses_cachegrind(matrix: &Matrix, key: &Key) -> bool {
     matrix.subjects.get(key.subject).is_some_and(|subject| matrix.study.counts_instructions(subject))
 }
 
+/// The outcomes of a plan, and its failed runs.
+#[derive(Clone, Copy)]
+pub struct PlanRuns<'r> {
+    pub results: &'r Results,
+    pub failures: &'r Failures,
+}
+
+impl<'r> PlanRuns<'r> {
+    /// The first `rounds` runs of the cell with this index.
+    fn of_cell(self, index: usize, rounds: usize) -> Runs<'r> {
+        let outcomes = self.results.outcomes.get(index).map_or(&[][..], Vec::as_slice);
+        Runs { outcomes: outcomes.get(..rounds).unwrap_or(outcomes), failures: self.failures.get(&index) }
+    }
+}
+
 /// Converts the outcomes of the cells of `runnable`, in plan order, to data; `counted` are the runs
 /// in cachegrind, in the same order. Failures of both are separate: those in cachegrind invalidate
 /// only its counts.
-pub fn data(
+pub fn collect_data(
     matrix: &Matrix,
     runnable: &RunnableCells,
-    results: &Results,
-    counted: Option<(&Results, &Failures)>,
-    failures: &Failures,
+    timed: PlanRuns<'_>,
+    counted: Option<PlanRuns<'_>>,
 ) -> Data {
-    let mut data = Data { blocks: blocks(&results.outcomes), ..Data::default() };
-    for (key, why) in &runnable.unrunnable {
+    let mut data = Data { blocks: blocks(&timed.results.outcomes), ..Data::default() };
+    for OmittedCell { key, why } in &runnable.unrunnable {
         let cell = CellData { not_run: Some(why.clone()), ..CellData::default() };
         data.cells.insert(key.clone(), cell);
     }
     for (index, key) in runnable.cells.iter().enumerate() {
         let rounds = matrix.repeats_of(key) as usize;
-        let cell_runs = |results: &'_ Results| -> Vec<Option<Outcome>> {
-            results
-                .outcomes
-                .get(index)
-                .map(|runs| runs.iter().take(rounds).cloned().collect())
-                .unwrap_or_default()
-        };
         let counted = counted.filter(|_| uses_cachegrind(matrix, key));
-        let counted = counted.map(|(results, failures)| (cell_runs(results), failures.get(&index)));
-        let counted = counted.as_ref().map(|(outcomes, failures)| Runs { outcomes, failures: *failures });
-        let timed = Runs { outcomes: &cell_runs(results), failures: failures.get(&index) };
-        data.cells.insert(key.clone(), cell_data(matrix, key, timed, counted));
+        let counted = counted.map(|plan| plan.of_cell(index, rounds));
+        data.cells.insert(key.clone(), cell_data(matrix, key, timed.of_cell(index, rounds), counted));
     }
     data
 }
 
+/// The runs of one cell.
 #[derive(Clone, Copy)]
 struct Runs<'r> {
     /// Their outcomes by round.
@@ -225,7 +249,9 @@ struct Runs<'r> {
 /// Data of one cell, from its timed runs, and from its counted runs if there are any.
 fn cell_data(matrix: &Matrix, key: &Key, timed: Runs<'_>, counted: Option<Runs<'_>>) -> CellData {
     let outcomes = timed.outcomes;
-    let Some(subject) = matrix.subjects.get(key.subject) else { return CellData::default() };
+    let Some(subject) = matrix.subjects.get(key.subject) else {
+        return CellData { not_run: Some("it has no subject".to_owned()), ..CellData::default() };
+    };
     let (may_fail, extractor) = (subject.may_fail, Extractor::new(&matrix.study, subject));
     let is_good = |outcome: &&Outcome| is_valid_run(outcome, may_fail);
     let mut cell = CellData { total_runs: outcomes.len(), ..CellData::default() };
@@ -334,8 +360,9 @@ fn store_metrics(cell: &mut CellData, round: usize, rounds: usize, metrics: BTre
 }
 
 /// The part of the identity of a lab that comes from the study: its text and the files of its
-/// folder.
+/// folder. What cannot be read is not part of it: a run that needs it fails.
 pub fn study_identity(matrix: &Matrix) -> impl serde::Serialize + use<> {
+    /// Maximum number of files; changes of further ones do not make another lab.
     const MAX_FILES: usize = 10_000;
     let mut files = Vec::new();
     let mut unread_folders: Vec<PathBuf> = vec![matrix.study.folder.clone()];
@@ -348,12 +375,16 @@ pub fn study_identity(matrix: &Matrix) -> impl serde::Serialize + use<> {
             if name.starts_with('.') || name == "__pycache__" || name.ends_with(".pyc") || is_result {
                 continue;
             }
-            if metadata.is_dir() && files.len() < MAX_FILES {
+            if files.len() >= MAX_FILES {
+                break;
+            }
+            if metadata.is_dir() {
                 unread_folders.push(entry.path());
-            } else if files.len() < MAX_FILES {
-                let modified =
-                    metadata.modified().ok().and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
-                files.push((entry.path(), metadata.len(), modified.map(|time| time.as_nanos().to_string())));
+            } else {
+                let modified = metadata.modified().ok();
+                let since_epoch = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+                let nanoseconds = since_epoch.map(|time| time.as_nanos().to_string());
+                files.push((entry.path(), metadata.len(), nanoseconds));
             }
         }
     }

@@ -9,8 +9,9 @@ use super::build::{build_folder, why_not_preloaded};
 use super::claim::{JudgedClaim, Verdict, judge};
 use super::data::{Data, MeasuredData};
 use super::file::Study;
-use super::matrix::{Key, Matrix};
+use super::matrix::{Form, Key, Matrix};
 use super::needs::{self, RunnableCells};
+use super::run::{Failures, PlanRuns};
 use super::tests::GOOD;
 use super::{cell, run};
 use strandline_inspect::readers::ALLOCATORS;
@@ -34,6 +35,11 @@ fn results(outcomes: Vec<Vec<Outcome>>) -> Results {
     }
 }
 
+fn without_failures(results: &Results) -> PlanRuns<'_> {
+    const NO_FAILURES: &Failures = &Failures::new();
+    PlanRuns { results, failures: NO_FAILURES }
+}
+
 fn claims(matrix: &Matrix, data: Data) -> Vec<JudgedClaim> {
     let measured: Arc<dyn MeasuredData> = Arc::new(data);
     let matrix = Arc::new(matrix.clone());
@@ -55,7 +61,7 @@ fn derived_metrics_read_the_counts_of_claims_without_failed_runs() {
     let timed = results(vec![vec![good(5), good(5), good(5)]]);
     let counted = results(vec![vec![good(7000), outcome(End::Exited(3), 9, 1.0), good(9000)]]);
     let data =
-        run::data(&matrix, &runnable, &timed, Some((&counted, &Default::default())), &Default::default());
+        run::collect_data(&matrix, &runnable, without_failures(&timed), Some(without_failures(&counted)));
     let cell = data.cells.values().next().unwrap();
     assert_eq!(cell.samples["instructions"], [Some(7000.0), None, Some(9000.0)]);
     assert_eq!(cell.samples["thousands"], [Some(7.0), None, Some(9.0)]);
@@ -70,7 +76,16 @@ fn a_mostly_failing_cell_supports_no_claim_and_one_failure_is_reported() {
     let (good, bad) = (|| outcome(End::Exited(0), 1, 1.0), || outcome(End::Exited(3), 1, 1.0));
     let judged = |runs: Vec<Outcome>, failures: u32| {
         let failures = [(0, run::CellFailures { count: failures, last_outcome: bad() })].into();
-        claims(&matrix, run::data(&matrix, &runnable, &results(vec![runs]), None, &failures)).remove(0)
+        claims(
+            &matrix,
+            run::collect_data(
+                &matrix,
+                &runnable,
+                PlanRuns { results: &results(vec![runs]), failures: &failures },
+                None,
+            ),
+        )
+        .remove(0)
     };
     let dropped = judged(vec![bad(), good(), bad()], 2);
     assert_eq!(dropped.verdict, Verdict::NotRun);
@@ -86,7 +101,7 @@ fn an_interval_that_is_not_known_is_not_the_median() {
     let matrix = matrix(&text);
     let runnable = needs::check_cells(&matrix).unwrap();
     let runs = results(vec![vec![outcome(End::Exited(0), 1, 1.0)]]);
-    let data = run::data(&matrix, &runnable, &runs, None, &Default::default());
+    let data = run::collect_data(&matrix, &runnable, without_failures(&runs), None);
     let judged = claims(&matrix, data).remove(0);
     assert_eq!(judged.verdict, Verdict::NotRun);
     assert!(judged.reason.unwrap().contains("too few repeats"));
@@ -98,7 +113,7 @@ fn a_claim_that_read_nothing_does_not_hold() {
         .to_owned()
         + &claim("values(\"size\").filter(s, s > 1).all(s, median(\"wall_seconds\", {\"size\": s}) < 5)");
     let study = matrix(&text).study;
-    let one = Matrix::chosen(study, false, &[("size".to_owned(), vec!["1".to_owned()])]).unwrap();
+    let one = Matrix::chosen(study, Form::Full, &[("size".to_owned(), vec!["1".to_owned()])]).unwrap();
     let judged = claims(&one, Data::default()).remove(0);
     assert_eq!(judged.verdict, Verdict::NotRun);
     assert_eq!(judged.reason.as_deref(), Some("it reads no cell of this run"));
@@ -108,13 +123,13 @@ fn a_claim_that_read_nothing_does_not_hold() {
 fn an_allocator_that_is_not_here_is_a_reason_not_to_run() {
     let study = Arc::new(Study::parse(Path::new("/nowhere/x/study.toml"), GOOD).unwrap());
     let names = ["glibc", "./no-such.so", "libno-such.so.9", "glibc"].map(str::to_owned).to_vec();
-    let matrix = Matrix::chosen(study, false, &[("allocator".to_owned(), names)]).unwrap();
+    let matrix = Matrix::chosen(study, Form::Full, &[("allocator".to_owned(), names)]).unwrap();
     let axis = &matrix.axes[1];
     assert_eq!(axis.choices.len(), 3, "each once");
     let path = std::env::current_dir().unwrap().join("no-such.so").display().to_string();
     assert_eq!(axis.choices[1].preload.as_ref(), Some(&path));
     for key in matrix.cells().unwrap().into_iter().filter(|key| key.choices[1] != Some(0)) {
-        let subject = cell::subject(&matrix, &key, Path::new("/root"), None).unwrap();
+        let subject = cell::subject_of_cell(&matrix, &key, Path::new("/root"), None).unwrap();
         let preload = subject.environment.iter().find(|(name, _)| name == "LD_PRELOAD").cloned();
         assert!(preload.is_some_and(|(_, value)| value.is_some_and(|value| value.contains("no-such"))));
         assert!(why_not_preloaded(&matrix, &key, Path::new("/root"), &subject).unwrap().contains("not here"));
@@ -134,7 +149,7 @@ fn nothing_is_preloaded_into_what_takes_nothing() {
     );
     let matrix = matrix(&text);
     let key = &matrix.cells().unwrap()[1];
-    let subject = cell::subject(&matrix, key, scratch.path(), None).unwrap();
+    let subject = cell::subject_of_cell(&matrix, key, scratch.path(), None).unwrap();
     let preload = subject.environment.iter().find(|(name, _)| name == "LD_PRELOAD").unwrap();
     assert_eq!(preload.1.as_ref().unwrap(), &format!("{}:other.so", own.display()));
     assert_eq!(why_not_preloaded(&matrix, key, scratch.path(), &subject), None);
@@ -154,16 +169,16 @@ fn different_builds_have_separate_folders() {
         cells.iter().map(|key| build_folder(&matrix, key, Path::new("/r")).unwrap()).collect();
     assert_eq!(folders[0], folders[1], "the same commands");
     assert_ne!(folders[0], folders[2]);
-    let subject = cell::subject(&matrix, &cells[2], Path::new("/r"), None).unwrap();
+    let subject = cell::subject_of_cell(&matrix, &cells[2], Path::new("/r"), None).unwrap();
     assert_eq!(subject.command[0], folders[2].join("s").display().to_string());
     let not_utf8 = Path::new(OsStr::from_bytes(b"/r\xff"));
-    let refused = cell::subject(&matrix, &cells[2], not_utf8, None).unwrap_err();
+    let refused = cell::subject_of_cell(&matrix, &cells[2], not_utf8, None).unwrap_err();
     assert!(refused.starts_with("/r") && refused.ends_with(": not UTF-8; give --dir another folder"));
     let missing = Key { subject: 7, ..cells[2].clone() };
-    let refused = cell::subject(&matrix, &missing, Path::new("/r"), None).unwrap_err();
+    let refused = cell::subject_of_cell(&matrix, &missing, Path::new("/r"), None).unwrap_err();
     assert!(refused.ends_with(": there is no subject number 7"), "{refused}");
     let without =
-        run::data(&matrix, &RunnableCells::default(), &Results::default(), None, &Default::default());
+        run::collect_data(&matrix, &RunnableCells::default(), without_failures(&Results::default()), None);
     assert!(without.cells.is_empty());
 }
 
@@ -177,7 +192,7 @@ fn choices_with_equal_numbers_are_distinguished_by_name() {
     let runnable = needs::check_cells(&both).unwrap();
     let runs = |seconds| vec![outcome(End::Exited(0), 1, seconds)];
     let measured = results(vec![runs(1.0), runs(9.0)]);
-    let data = run::data(&both, &runnable, &measured, None, &Default::default());
+    let data = run::collect_data(&both, &runnable, without_failures(&measured), None);
     assert_eq!(claims(&both, data)[0].verdict, Verdict::Fails);
     let by_number = text.replace("{\"mode\": m}", "{\"mode\": 1}");
     let lines = Study::parse(Path::new("x/study.toml"), &by_number).map(|_| ()).unwrap_err();
@@ -196,7 +211,7 @@ fn subjects_are_compared_with_one_that_takes_fewer_axes() {
         let matrix = matrix(&text);
         let runnable = needs::check_cells(&matrix).unwrap();
         let measured = results(vec![vec![outcome(End::Exited(0), 1, 1.0)]; 3]);
-        let data = run::data(&matrix, &runnable, &measured, None, &Default::default());
+        let data = run::collect_data(&matrix, &runnable, without_failures(&measured), None);
         let judged = claims(&matrix, data).remove(0);
         assert_eq!((judged.verdict, judged.measured.len()), (Verdict::Holds, 2), "{:?}", judged.reason);
     }
@@ -235,11 +250,11 @@ fn a_subject_has_its_own_metrics_and_repeats() {
     let good = printed("{\"x\": 2, \"said\": \"good\", \"y\": 7}\n", "good");
     let bad = printed("{\"x\": 2, \"said\": \"bad\", \"y\": 7}\n", "bad");
     let cells: Vec<_> =
-        needs::check_cells(&matrix).unwrap().unrunnable.into_iter().map(|(key, _)| key).collect();
+        needs::check_cells(&matrix).unwrap().unrunnable.into_iter().map(|cell| cell.key).collect();
     let runnable = RunnableCells { cells, unrunnable: Vec::new() };
     let judged = |last_outcome: &Outcome| {
         let runs = results(vec![vec![good.clone(), last_outcome.clone()], vec![good.clone(); 5]]);
-        let data = run::data(&matrix, &runnable, &runs, None, &Default::default());
+        let data = run::collect_data(&matrix, &runnable, without_failures(&runs), None);
         claims(&matrix, data)
     };
     let same = judged(&good);
@@ -264,16 +279,16 @@ fn what_a_claim_reads_has_to_be_of_the_subject_that_it_names() {
 }
 
 #[test]
-fn an_axis_that_whoever_runs_it_fills_has_no_cells_before() {
+fn an_axis_without_choices_has_no_cells_until_the_user_gives_some() {
     let text = "title = 't'\n[axes.perl]\ndefault = []\n[[subject]]\nname = 's'\ncommand = '{perl} -e 1'\n"
         .to_owned()
         + &claim("median(\"wall_seconds\") < 5");
     let study = Arc::new(Study::parse(Path::new("x/study.toml"), &text).unwrap());
-    let without = Matrix::chosen(study.clone(), false, &[]).unwrap();
+    let without = Matrix::chosen(study.clone(), Form::Full, &[]).unwrap();
     assert_eq!(without.cells().unwrap(), []);
     let judged = claims(&without, Data::default()).remove(0);
     assert_eq!(judged.reason.as_deref(), Some("nothing is chosen for perl: --axis perl=…"));
-    let with = Matrix::chosen(study, false, &[("perl".to_owned(), vec!["true".to_owned()])]).unwrap();
+    let with = Matrix::chosen(study, Form::Full, &[("perl".to_owned(), vec!["true".to_owned()])]).unwrap();
     assert_eq!(with.cells().unwrap().len(), 1);
 }
 
@@ -291,7 +306,7 @@ fn printed(matrix: &Matrix, cells: &[&[&str]]) -> Data {
         let mut runs = vec![Vec::new(); cells.len()];
         runs[index] = lines.iter().enumerate().map(run).collect();
         let runnable = RunnableCells { cells: matrix.cells().unwrap(), unrunnable: Vec::new() };
-        let all = run::data(matrix, &runnable, &results(runs), None, &Default::default());
+        let all = run::collect_data(matrix, &runnable, without_failures(&results(runs)), None);
         let key = &runnable.cells[index];
         data.cells.insert(key.clone(), all.cells[key].clone());
     }
@@ -339,8 +354,8 @@ fn what_fails_under_cachegrind_takes_nothing_but_its_counts() {
     let judged = |counted: Vec<Outcome>, failures: u32| {
         let failures = [(0, run::CellFailures { count: failures, last_outcome: bad() })].into();
         let (timed, counted) = (results(vec![vec![good(), good(), good(), good()]]), results(vec![counted]));
-        let counted = Some((&counted, &failures));
-        let data = run::data(&matrix, &runnable, &timed, counted, &Default::default());
+        let counted = Some(PlanRuns { results: &counted, failures: &failures });
+        let data = run::collect_data(&matrix, &runnable, without_failures(&timed), counted);
         claims(&matrix, data)
     };
     let mostly = judged(vec![bad(), good(), bad()], 2);
@@ -363,8 +378,9 @@ fn processor_counts_are_not_mixed_with_cachegrind_counts() {
     let matrix = matrix(&text);
     let runnable = needs::check_cells(&matrix).unwrap();
     let runs = || results(vec![vec![outcome(End::Exited(0), 7000, 1.0)]; 2]);
-    let (counted, none) = (runs(), Default::default());
-    let data = run::data(&matrix, &runnable, &runs(), Some((&counted, &none)), &none);
+    let counted = runs();
+    let data =
+        run::collect_data(&matrix, &runnable, without_failures(&runs()), Some(without_failures(&counted)));
     let judged = claims(&matrix, data).remove(0);
     assert_eq!(judged.reason.as_deref(), Some("subject=b: no run gave instructions"));
 }

@@ -8,6 +8,7 @@ use cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operat
 use cel::common::types::CelDouble;
 
 use super::kinds::TEXT;
+use strandline_report::text::grouped;
 
 /// Functions that read measured data.
 pub const READ_FUNCTIONS: [&str; 9] =
@@ -23,6 +24,7 @@ const MAX_PUBLISHED_ITEMS: usize = 1_000;
 
 #[derive(Clone, Debug, Default)]
 pub struct Scan {
+    /// Axes named by literals.
     pub axes: BTreeSet<String>,
     /// Subjects named by literals.
     pub subjects: BTreeSet<String>,
@@ -30,6 +32,7 @@ pub struct Scan {
     pub metrics: BTreeSet<String>,
     /// Number literals.
     pub numbers: Vec<f64>,
+    /// Text literals.
     pub texts: Vec<String>,
     /// Whether it reads measured data.
     pub reads: bool,
@@ -49,19 +52,20 @@ pub fn scan(tree: &mut IdedExpr, axis_size: &dyn Fn(&str) -> Option<usize>, vari
         return scan;
     }
     scan.errors.extend(super::kinds::errors(tree));
-    walk(tree, &mut scan, &mut names, axis_size);
+    scan_node(tree, &mut scan, &mut names, axis_size);
     let max_length = max_list_length(tree, axis_size).max(1);
     scan.steps = steps(tree, max_length, axis_size);
     if scan.steps > MAX_STEPS {
         scan.errors.push(format!(
-            "it could take more than {MAX_STEPS} steps: shorter lists, or fewer within each other"
+            "it could take more than {} steps: shorten its lists, or nest fewer of them",
+            grouped(MAX_STEPS)
         ));
     }
     scan
 }
 
 /// Records what `tree` reads; `names` are the names that it may use.
-fn walk(
+fn scan_node(
     tree: &mut IdedExpr,
     scan: &mut Scan,
     names: &mut Vec<String>,
@@ -91,34 +95,34 @@ fn walk(
                 // List indices must stay integers.
                 let is_whole = matches!(&argument.expr, Expr::Literal(LiteralValue::Int(_)));
                 if !(is_index && position == 1 && is_whole) {
-                    walk(argument, scan, names, axis_size);
+                    scan_node(argument, scan, names, axis_size);
                 }
             }
             if let Some(target) = &mut call.target {
-                walk(target, scan, names, axis_size);
+                scan_node(target, scan, names, axis_size);
             }
         }
         Expr::Comprehension(inner) => {
-            walk(&mut inner.iter_range, scan, names, axis_size);
-            walk(&mut inner.accu_init, scan, names, axis_size);
+            scan_node(&mut inner.iter_range, scan, names, axis_size);
+            scan_node(&mut inner.accu_init, scan, names, axis_size);
             let outer_name_count = names.len();
             names.extend([inner.iter_var.clone(), inner.accu_var.clone()]);
             names.extend(inner.iter_var2.clone());
-            walk(&mut inner.loop_cond, scan, names, axis_size);
-            walk(&mut inner.loop_step, scan, names, axis_size);
-            walk(&mut inner.result, scan, names, axis_size);
+            scan_node(&mut inner.loop_cond, scan, names, axis_size);
+            scan_node(&mut inner.loop_step, scan, names, axis_size);
+            scan_node(&mut inner.result, scan, names, axis_size);
             names.truncate(outer_name_count);
         }
-        Expr::List(list) => list.elements.iter_mut().for_each(|item| walk(item, scan, names, axis_size)),
+        Expr::List(list) => list.elements.iter_mut().for_each(|item| scan_node(item, scan, names, axis_size)),
         Expr::Map(map) => {
             for entry in &mut map.entries {
                 if let EntryExpr::MapEntry(entry) = &mut entry.expr {
-                    walk(&mut entry.value, scan, names, axis_size);
+                    scan_node(&mut entry.value, scan, names, axis_size);
                 }
             }
         }
-        Expr::Select(select) => walk(&mut select.operand, scan, names, axis_size),
-        Expr::Struct(_) | Expr::Unspecified => scan.errors.push("structures have no meaning here".to_owned()),
+        Expr::Select(select) => scan_node(&mut select.operand, scan, names, axis_size),
+        Expr::Struct(_) | Expr::Unspecified => scan.errors.push("structures are not supported".to_owned()),
     }
 }
 
@@ -133,7 +137,9 @@ fn scan_call(call: &CallExpr, scan: &mut Scan, axis_size: &dyn Fn(&str) -> Optio
         }
         "metric" => scan.metrics.extend(first_text.map(str::to_owned)),
         "values" => match first_text {
-            Some(axis) if axis_size(axis).is_some() => drop(scan.axes.insert(axis.to_owned())),
+            Some(axis) if axis_size(axis).is_some() => {
+                scan.axes.insert(axis.to_owned());
+            }
             Some(axis) => scan.errors.push(format!("values: there is no axis `{axis}`")),
             None => scan.errors.push("values: needs the name of an axis, as values(\"size\")".to_owned()),
         },
@@ -144,7 +150,7 @@ fn scan_call(call: &CallExpr, scan: &mut Scan, axis_size: &dyn Fn(&str) -> Optio
 /// Records the axes named by `{ "axis": choice }`.
 fn scan_choices(selector: &IdedExpr, scan: &mut Scan) {
     let Expr::Map(map) = &selector.expr else {
-        scan.errors.push("choices are written out where they are used: { \"axis\": \"choice\" }".to_owned());
+        scan.errors.push("choices must be literals: { \"axis\": \"choice\" }".to_owned());
         return;
     };
     for entry in &map.entries {
@@ -165,6 +171,12 @@ fn text_literal(tree: &IdedExpr) -> Option<&str> {
         Expr::Literal(LiteralValue::String(text)) => Some(text.inner()),
         _ => None,
     }
+}
+
+/// Number of values of the axis that a call `values("axis")` names. 0 if there is no such axis,
+/// which [`scan_call`] reports.
+fn values_count(call: &CallExpr, axis_size: &dyn Fn(&str) -> Option<usize>) -> usize {
+    call.args.first().and_then(text_literal).and_then(axis_size).unwrap_or(0)
 }
 
 fn children(tree: &IdedExpr) -> Vec<&IdedExpr> {
@@ -200,9 +212,7 @@ fn max_list_length(tree: &IdedExpr, axis_size: &dyn Fn(&str) -> Option<usize>) -
     let own_length = match &tree.expr {
         Expr::List(list) => list.elements.len(),
         Expr::Map(map) => map.entries.len(),
-        Expr::Call(call) if call.func_name == "values" => {
-            call.args.first().and_then(text_literal).and_then(axis_size).unwrap_or(0)
-        }
+        Expr::Call(call) if call.func_name == "values" => values_count(call, axis_size),
         Expr::Ident(name) if name == "published" => MAX_PUBLISHED_ITEMS,
         _ => 0,
     };
@@ -219,9 +229,7 @@ fn max_list_length(tree: &IdedExpr, axis_size: &dyn Fn(&str) -> Option<usize>) -
 fn length(tree: &IdedExpr, max_length: usize, axis_size: &dyn Fn(&str) -> Option<usize>) -> u64 {
     match &tree.expr {
         Expr::List(list) => list.elements.len() as u64,
-        Expr::Call(call) if call.func_name == "values" => {
-            call.args.first().and_then(text_literal).and_then(axis_size).unwrap_or(0) as u64
-        }
+        Expr::Call(call) if call.func_name == "values" => values_count(call, axis_size) as u64,
         Expr::Call(call) if call.func_name == operators::ADD => {
             call.args.iter().map(|part| length(part, max_length, axis_size)).fold(0, u64::saturating_add)
         }

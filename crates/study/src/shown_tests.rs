@@ -25,7 +25,7 @@ fn matrix(shown_part: &str) -> Matrix {
 fn data(matrix: &Matrix, rounds: usize, of: impl Fn(&BTreeMap<String, String>, &str, usize) -> f64) -> Data {
     let mut data = Data::default();
     for key in matrix.cells().unwrap() {
-        let names: BTreeMap<String, String> = matrix.names(&key).into_iter().collect();
+        let names: BTreeMap<String, String> = matrix.names_by_axis(&key);
         let mut cell = CellData::default();
         for metric in matrix.study.metrics.keys() {
             let samples = (0..rounds).map(|round| Some(of(&names, metric, round))).collect();

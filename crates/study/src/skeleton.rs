@@ -10,7 +10,7 @@ const PROGRAM: &str = include_str!("skeleton/subject.py");
 /// Creates the folder `path` with a study in it; returns the created files.
 ///
 /// # Errors
-/// One line: the folder already exists, or cannot be created.
+/// One line: the folder's name is not valid, or the folder already exists or cannot be created.
 pub fn make(path: &Path) -> Result<Vec<PathBuf>, String> {
     let named = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let name = path.file_name().unwrap_or_default().to_string_lossy();

@@ -1,17 +1,20 @@
 //! Describes syntax errors of an expression in one line with their position: the CEL parser reports
 //! tokens and grammar rules in several lines.
 
+/// Maximum length of quoted source text.
+const MAX_QUOTED_CHARS: usize = 20;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpressionError {
     /// Byte offset in the expression; `None`: the whole expression.
-    pub at: Option<usize>,
+    pub offset: Option<usize>,
     /// The error, in one line.
     pub text: String,
 }
 
 impl From<String> for ExpressionError {
     fn from(text: String) -> Self {
-        Self { at: None, text }
+        Self { offset: None, text }
     }
 }
 
@@ -21,11 +24,9 @@ impl std::fmt::Display for ExpressionError {
     }
 }
 
-/// Maximum length of quoted source text.
-const MAX_QUOTED_CHARS: usize = 20;
-
 /// Converts a message of the parser for a line and column (from 1) of `expression` to one line.
 pub fn error_at(expression: &str, line: isize, column: isize, message: &str) -> ExpressionError {
+    // Positions outside of the expression are moved to its beginning or end.
     let lines_before = usize::try_from(line - 1).unwrap_or(0);
     let line_start: usize = expression.split_inclusive('\n').take(lines_before).map(str::len).sum();
     let line_text = expression.get(line_start..).unwrap_or_default();
@@ -33,18 +34,18 @@ pub fn error_at(expression: &str, line: isize, column: isize, message: &str) -> 
     let offset_in_line =
         line_text.char_indices().nth(chars_before).map_or(line_text.len(), |(offset, _)| offset);
     let at = line_start + offset_in_line;
-    ExpressionError { at: Some(at), text: describe(message, expression.get(at..).unwrap_or_default()) }
+    ExpressionError { offset: Some(at), text: describe(message, expression.get(at..).unwrap_or_default()) }
 }
 
-/// Finds a comment in `expression`: the parser would ignore everything after it.
-pub fn comment(expression: &str) -> Option<ExpressionError> {
+/// Finds the first comment in `expression`: the parser would ignore everything after it.
+pub fn find_comment(expression: &str) -> Option<ExpressionError> {
     let bytes = expression.as_bytes();
     let bytes_from = |at: usize| bytes.get(at..).unwrap_or_default();
     let mut at = 0;
     while at < bytes.len() {
         if bytes_from(at).starts_with(b"//") {
             let text = "`//` begins a comment, and hides what follows; to divide, write /".to_owned();
-            return Some(ExpressionError { at: Some(at), text });
+            return Some(ExpressionError { offset: Some(at), text });
         }
         let quote =
             [&b"\"\"\""[..], b"'''", b"\"", b"'"].into_iter().find(|quote| bytes_from(at).starts_with(quote));
@@ -149,7 +150,7 @@ mod tests {
         ] {
             let errors = Expression::parse(expression, &|_| None, &[]).map(|_| ()).err();
             let comment = errors.filter(|errors| errors[0].text.contains("begins a comment"));
-            assert_eq!(comment.and_then(|errors| errors[0].at), expected, "{expression}");
+            assert_eq!(comment.and_then(|errors| errors[0].offset), expected, "{expression}");
         }
     }
 
@@ -168,7 +169,7 @@ mod tests {
         ] {
             let errors = Expression::parse(expression, &|_| None, &[]).map(|_| ()).unwrap_err();
             assert_eq!(errors.len(), 1, "{expression}: {errors:#?}");
-            assert_eq!((errors[0].at, errors[0].text.as_str()), (Some(at), text), "{expression}");
+            assert_eq!((errors[0].offset, errors[0].text.as_str()), (Some(at), text), "{expression}");
         }
     }
 }

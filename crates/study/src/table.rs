@@ -4,8 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::data::{MeasuredData, estimate, figure, ratio};
-use super::file::{SUBJECT, Selection, Side, Statistic, Study, Subject, TableSpec};
+use super::data::{MeasuredData, estimate, figure, ratio, ratio_figure};
+use super::file::{NamedChoice, SUBJECT, Selection, Side, Study, Subject, TableSpec};
 use super::matrix::Matrix;
 use super::metric::{Metric, Unit, unit};
 use super::parse_results::UNITS;
@@ -26,13 +26,14 @@ struct Line {
     name: String,
     label: String,
     /// The axis and choice that it stands for, if it is one.
-    choice: Option<(String, String)>,
+    choice: Option<NamedChoice>,
     /// The metric, or part of a metric's name, that it stands for, if it is one.
     metric: Option<String>,
 }
 
 /// The tables of one `[[table]]`: one for each combination of unnamed axes.
 pub fn tables(spec: &TableSpec, matrix: &Matrix, measured: &dyn MeasuredData) -> Vec<Table> {
+    // `left_out` reports too many groups.
     let groups = groups_of(spec, matrix).unwrap_or_default();
     groups.iter().take(MAX_TABLES).map(|group| table(spec, matrix, measured, group)).collect()
 }
@@ -48,12 +49,8 @@ pub fn left_out(spec: &TableSpec, matrix: &Matrix) -> Option<String> {
 }
 
 fn groups_of(spec: &TableSpec, matrix: &Matrix) -> Result<Vec<Selection>, String> {
-    let mut named: BTreeSet<&str> = spec.selection.iter().map(|(axis, _)| axis.as_str()).collect();
-    for side in [&spec.rows, &spec.columns] {
-        if let Side::Axis(axis) = side {
-            named.insert(axis);
-        }
-    }
+    let mut named: BTreeSet<&str> = spec.selection.iter().map(|choice| choice.axis.as_str()).collect();
+    named.extend([&spec.rows, &spec.columns].into_iter().filter_map(|side| side.axis()));
     groups(matrix, &named, &spec.selection, &metrics_of(spec))
 }
 
@@ -77,14 +74,17 @@ pub fn combined_metrics(first: &[String], second: &[String]) -> Vec<String> {
 
 /// The combinations of the axes that are not `named`, for the subjects in `selection`, else for
 /// subjects that have all the `metrics`, else for subjects that have any of them.
+///
+/// # Errors
+/// Those of [`Matrix::groups`].
 pub fn groups(
     matrix: &Matrix,
     named: &BTreeSet<&str>,
-    selection: &[(String, String)],
+    selection: &[NamedChoice],
     metrics: &[String],
 ) -> Result<Vec<Selection>, String> {
     let subjects: BTreeSet<String> =
-        selection.iter().filter(|(axis, _)| axis == SUBJECT).map(|(_, name)| name.clone()).collect();
+        selection.iter().filter(|choice| choice.axis == SUBJECT).map(|choice| choice.name.clone()).collect();
     let is_measured =
         |metric: &String| matrix.subjects.iter().any(|subject| subject.metrics.contains_key(metric));
     let has_all = |subject: &Subject| metrics.iter().all(|metric| subject.metrics.contains_key(metric));
@@ -113,15 +113,16 @@ fn table(spec: &TableSpec, matrix: &Matrix, measured: &dyn MeasuredData, group: 
         rows.truncate(MAX_ROWS);
         columns.truncate(MAX_COLUMNS);
     }
-    // The first of several figures for one place counts.
-    let figures: BTreeMap<(&str, &str), f64> = spec
+    // The first of several published figures for one cell counts.
+    let published_figures: BTreeMap<(&str, &str), f64> = spec
         .published
         .iter()
         .rev()
         .map(|published| ((published.row.value.as_str(), published.column.value.as_str()), published.figure))
         .collect();
-    let published_figure =
-        |row: &Line, column: &Line| figures.get(&(row.name.as_str(), column.name.as_str())).copied();
+    let published_figure = |row: &Line, column: &Line| {
+        published_figures.get(&(row.name.as_str(), column.name.as_str())).copied()
+    };
     let has_published: Vec<bool> =
         columns.iter().map(|column| rows.iter().any(|row| published_figure(row, column).is_some())).collect();
     let mut heads = vec![Column::new(side_name(&spec.rows), false)];
@@ -178,7 +179,7 @@ fn lines(side: &Side, spec: &TableSpec, matrix: &Matrix) -> Vec<Line> {
             .into_iter()
             .filter(|name| is_shown(axis, name))
             .map(|name| Line {
-                choice: Some((axis.clone(), name.clone())),
+                choice: Some(NamedChoice::new(axis, &name)),
                 label: matrix.label(axis, &name),
                 name,
                 metric: None,
@@ -188,7 +189,7 @@ fn lines(side: &Side, spec: &TableSpec, matrix: &Matrix) -> Vec<Line> {
 }
 
 /// Names of the choices of an axis, or of the subjects; limited to those in `selection`, if any.
-pub fn axis_choices(matrix: &Matrix, axis: &str, selection: &[(String, String)]) -> Vec<String> {
+pub fn axis_choices(matrix: &Matrix, axis: &str, selection: &[NamedChoice]) -> Vec<String> {
     let choices: Vec<String> = if axis == SUBJECT {
         matrix.subjects.iter().map(|subject| subject.name.clone()).collect()
     } else {
@@ -196,7 +197,7 @@ pub fn axis_choices(matrix: &Matrix, axis: &str, selection: &[(String, String)])
         axis.map_or_else(Vec::new, |axis| axis.choices.iter().map(|choice| choice.name.clone()).collect())
     };
     let selected: Vec<&String> =
-        selection.iter().filter(|(selected_axis, _)| selected_axis == axis).map(|(_, name)| name).collect();
+        selection.iter().filter(|choice| choice.axis == axis).map(|choice| &choice.name).collect();
     if selected.is_empty() {
         return choices;
     }
@@ -204,8 +205,8 @@ pub fn axis_choices(matrix: &Matrix, axis: &str, selection: &[(String, String)])
 }
 
 /// The entries of `selection` for axes that are not sides.
-pub fn without_axes(selection: &[(String, String)], axes: &[Option<&str>]) -> Selection {
-    selection.iter().filter(|(axis, _)| !axes.contains(&Some(axis))).cloned().collect()
+pub fn without_axes(selection: &[NamedChoice], axes: &[Option<&str>]) -> Selection {
+    selection.iter().filter(|choice| !axes.contains(&Some(&choice.axis))).cloned().collect()
 }
 
 /// The metric in the cell of two lines.
@@ -222,7 +223,7 @@ pub fn combined_metric(first: Option<&str>, second: Option<&str>) -> Option<Stri
     }
 }
 
-/// The cell of a row and a column, in this order.
+/// The cell of a row and a column, in this order; a cell without data is marked as missing.
 fn cell(
     spec: &TableSpec,
     matrix: &Matrix,
@@ -236,18 +237,11 @@ fn cell(
     named.extend(lines.iter().filter_map(|line| line.choice.clone()));
     let Ok(key) = matrix.resolve(&named, group) else { return missing() };
     if !spec.ratio_to.is_empty() {
-        named.retain(|(axis, _)| !spec.ratio_to.iter().any(|(reference_axis, _)| reference_axis == axis));
+        named.retain(|choice| !spec.ratio_to.iter().any(|reference| reference.axis == choice.axis));
         named.extend(spec.ratio_to.iter().cloned());
-        let denominator = matrix.resolve(&named, group).map_err(|_| String::new());
-        let Ok(ratio) = denominator.and_then(|denominator| ratio(measured, &key, &denominator, &metric))
-        else {
-            return missing();
-        };
-        let value = match spec.statistic {
-            Statistic::Low => ratio.low,
-            Statistic::High => ratio.high,
-            Statistic::Median | Statistic::Least | Statistic::Most => Some(ratio.median),
-        };
+        let Ok(denominator) = matrix.resolve(&named, group) else { return missing() };
+        let Ok(ratio) = ratio(measured, &key, &denominator, &metric) else { return missing() };
+        let value = ratio_figure(&ratio, spec.statistic);
         return figure_cell(spec, value, [ratio.low, ratio.high], &|value| format_ratio(spec, value));
     }
     if matches!(matrix.study.metrics.get(&metric), Some(Metric::Text(_))) {
@@ -258,7 +252,7 @@ fn cell(
     figure_cell(spec, figure(&estimate, spec.statistic), [estimate.low, estimate.high], &format)
 }
 
-/// A figure, with its interval if requested and known.
+/// A figure, with its interval between the `bounds` if that is requested and known.
 fn figure_cell(
     spec: &TableSpec,
     value: Option<f64>,

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use super::claim::{self, Verdict};
 use super::data::{CellData, Data, MeasuredData};
 use super::file::{Study, VariableSetting};
-use super::matrix::{Matrix, fill, placeholders};
+use super::matrix::{Form, Matrix};
+use super::placeholders::{fill, placeholders};
 
 pub const GOOD: &str = r#"
 title = "A study"
@@ -220,7 +221,7 @@ fn data(
 ) -> Arc<dyn MeasuredData> {
     let mut data = Data::default();
     for key in matrix.cells().unwrap() {
-        let names: BTreeMap<String, String> = matrix.names(&key).into_iter().collect();
+        let names: BTreeMap<String, String> = matrix.names_by_axis(&key);
         let samples = of(&names).into_iter().map(|(metric, value)| (metric, vec![Some(value); 3])).collect();
         data.cells.insert(key, CellData { samples, ..CellData::default() });
     }
@@ -231,7 +232,7 @@ fn data(
 fn a_claim_is_judged_for_each_choice_that_it_does_not_name() {
     let study = good();
     let given = [("allocator".to_owned(), vec!["glibc".to_owned(), "/opt/other.so".to_owned()])];
-    let matrix = Arc::new(Matrix::chosen(study.clone(), false, &given).unwrap());
+    let matrix = Arc::new(Matrix::chosen(study.clone(), Form::Full, &given).unwrap());
     assert_eq!(matrix.cells().unwrap().len(), 4);
     assert_eq!(matrix.axes[1].choices[1].preload.as_deref(), Some("/opt/other.so"));
     let measured = data(&matrix, |names| {
@@ -247,10 +248,12 @@ fn a_claim_is_judged_for_each_choice_that_it_does_not_name() {
     assert_eq!(judged.verdict, Verdict::NotRun);
     assert!(judged.reason.unwrap().contains("no run gave kept"));
     let narrow =
-        Arc::new(Matrix::chosen(study.clone(), false, &[("size".into(), vec!["2000".into()])]).unwrap());
+        Arc::new(Matrix::chosen(study.clone(), Form::Full, &[("size".into(), vec!["2000".into()])]).unwrap());
     let judged = claim::judge(&study.claims[0], &narrow, &measured);
     assert_eq!(judged.reason.as_deref(), Some("size=200000 is not part of this run"));
-    assert!(Matrix::chosen(study, false, &[("sise".into(), vec![])]).unwrap_err().contains("no such axis"));
+    assert!(
+        Matrix::chosen(study, Form::Full, &[("sise".into(), vec![])]).unwrap_err().contains("no such axis")
+    );
 }
 
 #[test]
@@ -283,18 +286,18 @@ fn placeholders_are_names_in_braces() {
 fn derived_metrics_are_numbers_of_one_run() {
     let parse = |text: &str| super::expression::Expression::parse(text, &|_| None, &[]).unwrap();
     let metrics: BTreeMap<String, f64> = [("a.b".to_owned(), 6.0), ("c".to_owned(), 3.0)].into();
-    assert_eq!(parse("metric(\"a.b\") / metric(\"c\") + 1").number(&metrics), Some(3.0));
-    assert_eq!(parse("max(metric(\"a.b\"), abs(-7))").number(&metrics), Some(7.0));
-    assert_eq!(parse("metric(\"c\") > 2 ? 1 : 0").number(&metrics), Some(1.0));
-    assert_eq!(parse("metric(\"d\")").number(&metrics), None);
-    assert_eq!(parse("metric(\"c\") / 0").number(&metrics), None);
+    assert_eq!(parse("metric(\"a.b\") / metric(\"c\") + 1").figure_of_run(&metrics), Some(3.0));
+    assert_eq!(parse("max(metric(\"a.b\"), abs(-7))").figure_of_run(&metrics), Some(7.0));
+    assert_eq!(parse("metric(\"c\") > 2 ? 1 : 0").figure_of_run(&metrics), Some(1.0));
+    assert_eq!(parse("metric(\"d\")").figure_of_run(&metrics), None);
+    assert_eq!(parse("metric(\"c\") / 0").figure_of_run(&metrics), None);
 }
 
 #[test]
 fn tables_and_plots_show_what_was_measured() {
     let study = good();
     let given = [("allocator".to_owned(), vec!["glibc".to_owned(), "/o.so".to_owned()])];
-    let matrix = Matrix::chosen(study.clone(), false, &given).unwrap();
+    let matrix = Matrix::chosen(study.clone(), Form::Full, &given).unwrap();
     let measured = data(&matrix, |names| {
         let size: f64 = names["size"].parse().unwrap();
         [("during.rss_bytes".to_owned(), 1024.0 * size), ("freed".to_owned(), -size)].into()

@@ -68,7 +68,7 @@ mod type_object {
     pub const FLAGS: u64 = 168;
 }
 
-/// Bytes of `PyGC_Head`, which is before objects of types with [`HAVE_GC`].
+/// Bytes of `PyGC_Head`, which precedes objects of types with [`HAVE_GC`].
 const GC_HEAD_BYTES: u64 = 16;
 
 /// `Py_TPFLAGS_READY`, `Py_TPFLAGS_HAVE_GC`, `Py_TPFLAGS_TYPE_SUBCLASS`.
@@ -116,7 +116,7 @@ pub struct CPythonImage {
     pub minor: u8,
     /// Address of `_PyRuntime`.
     pub runtime: u64,
-    /// Its static data.
+    /// Its static data: the first address, and the first one past the end.
     pub data: (u64, u64),
     /// Its expected figures.
     pub expected: CPythonExpected,
@@ -124,13 +124,13 @@ pub struct CPythonImage {
 
 /// Fabricates a CPython from `seed`: 3.9 with arenas of 256 KiB, or 3.10 with arenas of 1 MiB.
 pub fn fabricate_cpython(seed: u64) -> CPythonImage {
-    let mut dice = Rng::new(seed ^ 0x7079);
-    let is_3_10 = dice.below(2) == 1;
+    let mut rng = Rng::new(seed ^ 0x7079);
+    let is_3_10 = rng.below(2) == 1;
     let minor = if is_3_10 { 10 } else { 9 };
     let (arena_bytes, pool_bytes) = if is_3_10 { (1 << 20, 16 << 10) } else { (256 << 10, 4 << 10) };
-    let arena_count = 1 + dice.below(4);
+    let arena_count = 1 + rng.below(4);
     // An arena may start anywhere in a pool.
-    let first_arena = ARENAS + PAGE * dice.below(pool_bytes / PAGE);
+    let first_arena = ARENAS + PAGE * rng.below(pool_bytes / PAGE);
     let arenas_bytes = arena_count * arena_bytes;
     let mut image = Image::of(&[(DATA, DATA_BYTES), (HEAP, HEAP_BYTES), (first_arena, arenas_bytes)]);
     let maps = map_lines(&[
@@ -143,7 +143,7 @@ pub fn fabricate_cpython(seed: u64) -> CPythonImage {
     image.put_word(ARRAY_POINTER, ARRAY);
     put_types(&mut image);
     let expected = CPythonExpected::default();
-    let mut writer = Writer { image, dice, expected, arena_bytes, pool_bytes };
+    let mut writer = Writer { image, rng, expected, arena_bytes, pool_bytes };
     for name in [
         "arenas_allocated_current",
         "bytes_in_allocated_blocks",
@@ -179,13 +179,14 @@ fn put_types(image: &mut Image) {
 
 struct Writer {
     image: Image,
-    dice: Rng,
+    rng: Rng,
     expected: CPythonExpected,
     arena_bytes: u64,
     pool_bytes: u64,
 }
 
 impl Writer {
+    /// Adds to an expected figure.
     fn add(&mut self, name: &'static str, figure: u64) {
         *self.expected.debug_stats.entry(name).or_default() += figure;
     }
@@ -195,7 +196,7 @@ impl Writer {
     fn write_array(&mut self, count: u64, start: u64) {
         let mut used_entries: Vec<u64> = (0..MAX_ARENAS).collect();
         while used_entries.len() as u64 > count {
-            let unused = self.dice.below(used_entries.len() as u64);
+            let unused = self.rng.below(used_entries.len() as u64);
             used_entries.remove(unused as usize);
         }
         let (mut unused_list, mut next_arena) = (0, start);
@@ -209,7 +210,7 @@ impl Writer {
                 unused_list = entry;
             }
         }
-        // The word behind the array is not an entry.
+        // The word after the array is not an entry.
         self.image.put_word(ARRAY + arena_object::BYTES * MAX_ARENAS, 1);
     }
 
@@ -219,13 +220,13 @@ impl Writer {
         let total_pools = (start + self.arena_bytes - first_pool) / self.pool_bytes;
         self.add("arenas_allocated_current", 1);
         self.add("bytes_lost_to_arena_alignment", self.arena_bytes - total_pools * self.pool_bytes);
-        let carved_pools = 1 + self.dice.below(total_pools);
+        let carved_pools = 1 + self.rng.below(total_pools);
         let (mut free_pools, mut free_list) = (total_pools - carved_pools, 0);
         for number in 0..carved_pools {
             let pool = first_pool + number * self.pool_bytes;
             self.image.put_bits(pool + pool_header::ARENA_INDEX, index, 32);
             // The first pool stays in use, or the arena would have been freed.
-            if number > 0 && self.dice.below(4) == 0 {
+            if number > 0 && self.rng.below(4) == 0 {
                 self.image.put_word(pool + pool_header::NEXT, free_list);
                 free_list = pool;
                 free_pools += 1;
@@ -244,14 +245,14 @@ impl Writer {
 
     /// Writes a pool of blocks of one size.
     fn write_pool(&mut self, pool: u64) {
-        let class = self.dice.below(SIZE_CLASSES);
+        let class = self.rng.below(SIZE_CLASSES);
         let block_bytes = ALIGNMENT * (class + 1);
         let total_blocks = (self.pool_bytes - pool_header::BYTES) / block_bytes;
-        let carved_blocks = 1 + self.dice.below(total_blocks);
+        let carved_blocks = 1 + self.rng.below(total_blocks);
         let (mut used_blocks, mut free_list) = (0, 0);
         for number in 0..carved_blocks {
             let block = pool + pool_header::BYTES + number * block_bytes;
-            if number > 0 && self.dice.below(3) == 0 {
+            if number > 0 && self.rng.below(3) == 0 {
                 self.image.put_word(block, free_list);
                 free_list = block;
             } else {
@@ -276,7 +277,7 @@ impl Writer {
     /// pointer.
     fn write_block(&mut self, block: u64, block_bytes: u64) {
         // Type 0 has no instances in blocks, and there is no type 4.
-        let index = self.dice.below(5) as usize;
+        let index = self.rng.below(5) as usize;
         let Some(spec) = TYPE_SPECS.get(index).filter(|_| index > 0) else {
             self.image.put_word(block, block);
             return;
@@ -286,7 +287,7 @@ impl Writer {
             self.image.put_word(block, block);
             return;
         }
-        let references = self.dice.below(5);
+        let references = self.rng.below(5);
         if head_bytes > 0 {
             self.image.put_row(block, [block | 1 << 46; 2]);
         }

@@ -5,7 +5,10 @@
 //! Written from CPython's `Include/object.h` and `Include/internal/mimalloc` (3.13.5 and 3.14.10),
 //! independently of the reader that it tests.
 
-use crate::image::Field;
+use crate::mimalloc::{
+    KEY, PAGE_2_0_9, PAGE_2_2, PageFields, PageLayout, SEGMENT_2_0_9, SEGMENT_2_2, SEGMENT_BYTES,
+    SEGMENT_SLICES, SLICE, SegmentLayout,
+};
 use crate::{CPythonExpected, CPythonImage, Image, Rng, map_line, map_lines};
 
 const PAGE: u64 = 4096;
@@ -16,16 +19,12 @@ const DATA_BYTES: u64 = 16 * PAGE;
 const STATE: u64 = 0x7f10_0000_0000;
 const STATE_BYTES: u64 = 16 * PAGE;
 const SEGMENT: u64 = 0x7f20_0000_0000;
-const SEGMENT_BYTES: u64 = 32 << 20;
-const SLICE: u64 = 64 << 10;
-const SEGMENT_SLICES: u64 = SEGMENT_BYTES / SLICE;
 /// The part of the segment that was ever written to.
 const USED_BYTES: u64 = 24 * SLICE;
 /// Addresses in static data: `_PyRuntime`, the key of heaps (`_mi_heap_main.cookie`), types and
 /// their names.
 const RUNTIME: u64 = DATA + 0x100;
 const KEY_ADDRESS: u64 = DATA + 0x2000;
-const KEY: u64 = 0x1357_9bdf_0246_8ace;
 const TYPES: u64 = DATA + 0x3000;
 const TYPE_BYTES: u64 = 0x200;
 const NAMES: u64 = DATA + 0x8000;
@@ -111,95 +110,35 @@ const TYPE_SPECS: [TypeSpec; 4] = [
 /// Sizes of blocks.
 const BLOCK_SIZES: [u64; 6] = [48, 64, 96, 320, 1024, 8192];
 
-/// Offsets of the fields of a release.
+/// Layout of a release of CPython, whose mimalloc is of 2.x with larger structures of pages.
 struct Layout {
     segment: SegmentLayout,
     page: PageLayout,
+    /// Bytes of the structure of a page.
+    page_bytes: u64,
+    /// Offset in a page's structure of the byte with the number of its heap, and the lowest bit of
+    /// the number.
+    heap: u64,
+    heap_shift: u32,
     /// In `_Py_DebugOffsets`: the offset of `interpreter_state.gc`.
     collector: u64,
 }
 
-/// Offsets in a segment (`mi_segment_t`).
-struct SegmentLayout {
-    /// Number of pages in use.
-    used: u64,
-    cookie: u64,
-    slices: u64,
-    /// Number of slices of the segment's own structure.
-    own_slices: u64,
-    kind: u64,
-    entries: u64,
-    thread: u64,
-    /// Structures of pages.
-    pages: u64,
-}
-
-/// Offsets in the structure of a page (`mi_page_t`). Those of `slice_count` (0), `capacity` (10),
-/// `reserved` (12) and `free` (16) are the same in both releases.
-struct PageLayout {
-    bytes: u64,
-    used: Field,
-    block_bytes: Field,
-    local_free: u64,
-    thread_free: u64,
-    /// The byte with the number of the heap, and how far that is shifted.
-    heap: u64,
-    heap_shift: u32,
-    /// The address of the first block, where it is a field.
-    blocks_start: Option<u64>,
-}
-
 const LAYOUT_3_13: Layout = Layout {
-    segment: SegmentLayout {
-        used: 208,
-        cookie: 216,
-        slices: 224,
-        own_slices: 232,
-        kind: 240,
-        entries: 248,
-        thread: 256,
-        pages: 264,
-    },
-    page: PageLayout {
-        bytes: 96,
-        used: Field { offset: 24, bits: 32 },
-        block_bytes: Field { offset: 28, bits: 32 },
-        local_free: 32,
-        thread_free: 40,
-        heap: 8,
-        heap_shift: 3,
-        blocks_start: None,
-    },
+    segment: SEGMENT_2_0_9,
+    page: PAGE_2_0_9,
+    page_bytes: 96,
+    heap: 8,
+    heap_shift: 3,
     collector: 80,
 };
-const LAYOUT_3_14: Layout = Layout {
-    segment: SegmentLayout {
-        used: 216,
-        cookie: 224,
-        slices: 248,
-        own_slices: 256,
-        kind: 264,
-        entries: 272,
-        thread: 280,
-        pages: 288,
-    },
-    page: PageLayout {
-        bytes: 112,
-        used: Field { offset: 32, bits: 16 },
-        block_bytes: Field { offset: 40, bits: 64 },
-        local_free: 24,
-        thread_free: 56,
-        heap: 35,
-        heap_shift: 0,
-        blocks_start: Some(48),
-    },
-    collector: 88,
-};
+const LAYOUT_3_14: Layout =
+    Layout { segment: SEGMENT_2_2, page: PAGE_2_2, page_bytes: 112, heap: 35, heap_shift: 0, collector: 88 };
 
 /// Fabricates a CPython from `seed`: 3.13 or 3.14.
 pub fn fabricate_free_threaded_cpython(seed: u64) -> CPythonImage {
-    let mut dice = Rng::new(seed ^ 0x7079_7468);
-    let (minor, layout) = if dice.below(2) == 1 { (14, &LAYOUT_3_14) } else { (13, &LAYOUT_3_13) };
+    let mut rng = Rng::new(seed ^ 0x7079_7468);
+    let (minor, layout) = if rng.below(2) == 1 { (14, &LAYOUT_3_14) } else { (13, &LAYOUT_3_13) };
     let mut image = Image::of(&[(DATA, DATA_BYTES), (STATE, STATE_BYTES), (SEGMENT, USED_BYTES)]);
     let maps = map_lines(&[
         map_line(CODE, PAGE, &format!("r-xp 00000000 08:01 7 /usr/bin/python3.{minor}t")),
@@ -229,7 +168,7 @@ pub fn fabricate_free_threaded_cpython(seed: u64) -> CPythonImage {
         ];
         image.put_words(TYPES + TYPE_BYTES * index, words);
     }
-    let mut writer = Writer { image, dice, expected: CPythonExpected::default(), layout };
+    let mut writer = Writer { image, rng, expected: CPythonExpected::default(), layout };
     writer.write_segment();
     let Writer { image, expected, .. } = writer;
     CPythonImage { image, maps, minor, runtime: RUNTIME, data: (DATA, DATA + DATA_BYTES), expected }
@@ -237,97 +176,80 @@ pub fn fabricate_free_threaded_cpython(seed: u64) -> CPythonImage {
 
 struct Writer {
     image: Image,
-    dice: Rng,
+    rng: Rng,
     expected: CPythonExpected,
     layout: &'static Layout,
 }
 
 impl Writer {
+    /// Adds to an expected figure.
     fn add(&mut self, name: &'static str, figure: u64) {
         *self.expected.debug_stats.entry(name).or_default() += figure;
     }
 
     /// Writes the segment: a slice of its own, pages in use, and free slices.
     fn write_segment(&mut self) {
-        let Layout { segment, page, .. } = self.layout;
-        let words = [
-            (segment.cookie, SEGMENT ^ KEY),
-            (segment.slices, SEGMENT_SLICES),
-            (segment.own_slices, 1),
-            (segment.kind, 0),
-            (segment.entries, SEGMENT_SLICES),
-            (segment.thread, STATE),
-        ];
-        self.image.put_words(SEGMENT, words);
+        let Layout { segment, page, page_bytes, .. } = self.layout;
+        segment.write(&mut self.image, SEGMENT, STATE);
         let structures = SEGMENT + segment.pages;
         self.image.put_bits(structures, 1, 32);
         self.image.put_field(structures, page.block_bytes, 1);
         let (mut index, mut used_pages) = (1, 0);
         while index + 3 < USED_BYTES / SLICE {
-            let slices = 1 + self.dice.below(3);
-            let structure = structures + index * page.bytes;
+            let slices = 1 + self.rng.below(3);
+            let structure = structures + index * page_bytes;
             self.image.put_bits(structure, slices, 32);
-            if self.dice.chance(85) {
+            if self.rng.chance(85) {
                 used_pages += 1;
                 let start = SEGMENT + index * SLICE;
                 self.write_page(structure, start, start + slices * SLICE);
             }
             index += slices;
         }
-        self.image.put_bits(structures + index * page.bytes, SEGMENT_SLICES - index, 32);
+        self.image.put_bits(structures + index * page_bytes, SEGMENT_SLICES - index, 32);
         self.image.put_word(SEGMENT + segment.used, used_pages);
     }
 
     /// Writes a page of blocks of one size; each free block is in one of its three lists.
     fn write_page(&mut self, structure: u64, start: u64, end: u64) {
-        let layout = &self.layout.page;
-        let heap = self.dice.below(HEAPS);
-        let block_bytes = self.dice.one_of(&BLOCK_SIZES);
+        let Layout { page, heap: heap_offset, heap_shift, .. } = self.layout;
+        let heap = self.rng.below(HEAPS);
+        let block_bytes = self.rng.one_of(&BLOCK_SIZES);
         // The first block is placed as in mimalloc 2.1.2.
-        let first_block = match (layout.blocks_start, block_bytes) {
+        let first_block = match (page.blocks_start, block_bytes) {
             (None, ..=64) => start + 3 * block_bytes,
             (None, ..=512) => start + block_bytes,
             _ => start,
         };
         let reserved = (end - first_block) / block_bytes;
-        let capacity = 1 + self.dice.below(reserved);
+        let capacity = 1 + self.rng.below(reserved);
         // `free`, `local_free`, `xthread_free`; blocks in the last one count as used.
         let mut lists = [0; 3];
         let (mut used_blocks, mut thread_freed_blocks) = (0, 0);
         for index in 0..capacity {
             let block = first_block + index * block_bytes;
-            if self.dice.chance(70) {
+            if self.rng.chance(70) {
                 used_blocks += 1;
                 self.write_block(block, block_bytes, heap);
                 continue;
             }
-            let list = self.dice.below(3) as usize;
+            let list = self.rng.below(3) as usize;
             thread_freed_blocks += u64::from(list == 2);
             self.image.put_word(block, lists[list]);
             lists[list] = block;
         }
         self.add("used_bytes", used_blocks * block_bytes);
         self.add("committed_bytes", end - start);
-        let [free, local_free, thread_free] = lists;
-        self.image.put_bits(structure + 10, capacity, 16);
-        self.image.put_bits(structure + 12, reserved, 16);
-        self.image.put_field(structure, layout.used, used_blocks + thread_freed_blocks);
-        self.image.put_field(structure, layout.block_bytes, block_bytes);
-        self.image.put_bits(structure + layout.heap, heap << layout.heap_shift, 8);
-        self.image.put_word(structure + 16, free);
-        self.image.put_word(structure + layout.local_free, local_free);
-        // The low bits are a `mi_delayed_t`.
-        let thread_free = if thread_free == 0 { 0 } else { thread_free | 1 };
-        self.image.put_word(structure + layout.thread_free, thread_free);
-        if let Some(offset) = layout.blocks_start {
-            self.image.put_word(structure + offset, first_block);
-        }
+        let used = used_blocks + thread_freed_blocks;
+        let fields = PageFields { reserved, capacity, used, block_bytes, first_block, lists };
+        page.write(&mut self.image, structure, &fields);
+        self.image.put_bits(structure + heap_offset, heap << heap_shift, 8);
     }
 
     /// Writes an object of a type of this heap if it fits, or else memory of C code, which begins
     /// with a pointer.
     fn write_block(&mut self, block: u64, block_bytes: u64, heap: u64) {
-        let index = TYPE_SPECS.iter().position(|spec| spec.heap == heap).filter(|_| self.dice.chance(80));
+        let index = TYPE_SPECS.iter().position(|spec| spec.heap == heap).filter(|_| self.rng.chance(80));
         let prefix_bytes = if heap == HEAP_GC_PRE { PRE_HEADER_BYTES } else { 0 };
         let fits = |index: &usize| prefix_bytes + TYPE_SPECS[*index].basic_bytes <= block_bytes;
         let is_possible = |index: &usize| heap != HEAP_MEMORY && *index > 0 && fits(index);
@@ -335,10 +257,10 @@ impl Writer {
             self.image.put_word(block, block);
             return;
         };
-        let (local, shared) = (self.dice.below(3), self.dice.below(3));
+        let (local, shared) = (self.rng.below(3), self.rng.below(3));
         let object = block + prefix_bytes;
         self.image.put_bits(object + py_object::LOCAL_REFERENCES, local, 32);
-        let shared_word = shared << SHARED_SHIFT | self.dice.below(1 << SHARED_SHIFT);
+        let shared_word = shared << SHARED_SHIFT | self.rng.below(1 << SHARED_SHIFT);
         self.image.put_word(object + py_object::SHARED_REFERENCES, shared_word);
         self.image.put_word(object + py_object::TYPE, TYPES + TYPE_BYTES * index as u64);
         if local + shared == 0 {

@@ -3,6 +3,9 @@
 use crate::variants::variants;
 use crate::{Heap, Image, Rng};
 
+/// An address in the kernel's half of the address space of x86-64, in its direct mapping.
+pub(crate) const KERNEL_START: u64 = 0xffff_8880_0000_0000;
+
 variants! {
     /// The new value of a word.
     pub enum DamageKind {
@@ -44,7 +47,7 @@ impl Heap {
     /// Overwrites `percent` of all words of the heap's mappings, payload included, with random
     /// ones; libc's own data stays.
     pub fn overwrite_randomly(&mut self, seed: u64, percent: u64) {
-        let mut dice = Rng::new(seed ^ 0x0fe2);
+        let mut rng = Rng::new(seed ^ 0x0fe2);
         let heap_ranges: Vec<(u64, u64)> = self
             .image
             .ranges()
@@ -53,42 +56,39 @@ impl Heap {
             .collect();
         for (start, end) in heap_ranges {
             for address in (start..end).step_by(8) {
-                if dice.chance(percent) {
-                    self.image.put_word(address, dice.word());
+                if rng.chance(percent) {
+                    self.image.put_word(address, rng.word());
                 }
             }
         }
     }
 }
 
-/// An address in the kernel's half of the address space of x86-64, in its direct mapping.
-const KERNEL_START: u64 = 0xffff_8880_0000_0000;
-
 /// Overwrites `word_count` words of `image`, chosen by `seed` among those at the addresses
 /// `structure`, and returns what was done, in order.
 pub fn overwrite_words(image: &mut Image, structure: &[u64], seed: u64, word_count: usize) -> Vec<Damage> {
-    let mut dice = Rng::new(seed ^ 0xdaa6e);
+    let mut rng = Rng::new(seed ^ 0xdaa6e);
     let mut damages = Vec::new();
     if structure.is_empty() {
         return damages;
     }
     for _ in 0..word_count {
-        let address = dice.one_of(structure);
-        let other = dice.one_of(structure);
-        let kind = dice.one_of(&DamageKind::ALL);
+        let address = rng.one_of(structure);
+        let other = rng.one_of(structure);
+        let kind = rng.one_of(&DamageKind::ALL);
         let before = image.word(address).unwrap_or(0);
         let after = match kind {
-            DamageKind::Random => dice.word(),
+            DamageKind::Random => rng.word(),
             DamageKind::Zero => 0,
-            DamageKind::Huge => 1 << 63 | dice.below(8),
-            DamageKind::Wraps => u64::MAX - dice.below(64),
-            DamageKind::Misaligned => before.wrapping_add(1 + dice.below(15)),
-            DamageKind::SelfPointer => address - dice.one_of(&[0, 8, 16, 24]),
-            DamageKind::Cross => other - dice.one_of(&[0, 8, 16, 24]),
+            DamageKind::Huge => 1 << 63 | rng.below(8),
+            DamageKind::Wraps => u64::MAX - rng.below(64),
+            DamageKind::Misaligned => before.wrapping_add(1 + rng.below(15)),
+            DamageKind::SelfPointer => address - rng.one_of(&[0, 8, 16, 24]),
+            DamageKind::Cross => other - rng.one_of(&[0, 8, 16, 24]),
             DamageKind::ProtectedCross => (address >> 12) ^ (other & !15),
-            DamageKind::Kernel => KERNEL_START | dice.word() >> 20,
-            DamageKind::Bit => before ^ 1 << dice.below(64),
-            DamageKind::Tiny => 0x10 | dice.below(8),
+            DamageKind::Kernel => KERNEL_START | rng.word() >> 20,
+            DamageKind::Bit => before ^ 1 << rng.below(64),
+            DamageKind::Tiny => 0x10 | rng.below(8),
         };
         image.put_word(address, after);
         damages.push(Damage { address, kind, before, after });

@@ -49,6 +49,26 @@ const SPAN_PAGE: u64 = 8 << 10;
 /// Sizes of objects.
 const SIZES: [u64; 6] = [8, 48, 144, 1024, 3072, 8192];
 
+/// Offsets in `mheap`: in `pages` (a `pageAlloc` at 8) of the first level of the table of chunks
+/// (`chunks`) and of the slice `inUse.ranges`; then of the slice `allspans`.
+mod mheap {
+    pub const CHUNKS: u64 = 8 + 0x78;
+    pub const RANGES: u64 = 8 + 0x1_0090;
+    pub const ALL_SPANS: u64 = 0x1_0148;
+}
+
+/// Offsets in `mspan`.
+mod mspan {
+    pub const START: u64 = 0x18;
+    pub const PAGES: u64 = 0x20;
+    /// `freeindex` and `nelems`, 16 bits each.
+    pub const FREE_INDEX: u64 = 0x30;
+    pub const ALLOCATION_BITS: u64 = 0x40;
+    /// `allocCount`, 16 bits; `state` follows at 0x63.
+    pub const USED_COUNT: u64 = 0x60;
+    pub const OBJECT_BYTES: u64 = 0x68;
+}
+
 /// `mSpanInUse`.
 const STATE_IN_USE: u64 = 1;
 /// `mSpanManual`, the state of spans of stacks.
@@ -66,7 +86,7 @@ pub struct GoImage {
     pub maps: String,
     /// Address of `mheap_`.
     pub mheap: u64,
-    /// Its static data: the first byte, and the first byte past the end.
+    /// Its static data: the first address, and the first one past the end.
     pub data: (u64, u64),
     /// Its expected figures.
     pub expected: GoExpected,
@@ -74,8 +94,8 @@ pub struct GoImage {
 
 /// Fabricates a Go runtime from `seed`.
 pub fn fabricate_go(seed: u64) -> GoImage {
-    let mut dice = Rng::new(seed ^ 0x676f);
-    let chunks = 1 + dice.below(2);
+    let mut rng = Rng::new(seed ^ 0x676f);
+    let chunks = 1 + rng.below(2);
     let end = HEAP + chunks * CHUNK;
     let mappings = [
         map_line(CODE, PAGE, "r-xp 00000000 08:01 7 /srv/server"),
@@ -87,8 +107,8 @@ pub fn fabricate_go(seed: u64) -> GoImage {
     let maps = map_lines(&mappings);
     // All but the code.
     let image = Image::of(&mappings.map(|line| (line.start, line.bytes))[1..]);
-    let mheap = DATA + 8 * dice.below(512);
-    let mut writer = Writer { image, dice, expected: GoExpected::new(), span_count: 0, next_bits: BITS };
+    let mheap = DATA + 8 * rng.below(512);
+    let mut writer = Writer { image, rng, expected: GoExpected::new(), span_count: 0, next_bits: BITS };
     for name in ["HeapAlloc", "HeapSys", "HeapIdle", "HeapInuse", "HeapReleased"] {
         writer.expected.insert(name, 0);
     }
@@ -97,18 +117,11 @@ pub fn fabricate_go(seed: u64) -> GoImage {
     }
     let Writer { mut image, expected, span_count, .. } = writer;
     image.put_row(RANGES, [HEAP, end]);
-    // `pages`, a `pageAlloc`, is at 8 of `mheap_`; in it `chunks` is at 0x78, and the slice
-    // `inUse.ranges` at 0x1_0090. The slice `allspans` is at 0x1_0148 of `mheap_`.
-    let words = [
-        (8 + 0x78 + 8 * (chunk_index(HEAP) / CHUNK_TABLE_ENTRIES), CHUNK_TABLE),
-        (8 + 0x1_0090, RANGES),
-        (8 + 0x1_0098, 1),
-        (8 + 0x1_00a0, 16),
-        (0x1_0148, SPANS),
-        (0x1_0150, span_count),
-        (0x1_0158, 15 * PAGE / 8),
-    ];
-    image.put_words(mheap, words);
+    let table_entry = 8 * (chunk_index(HEAP) / CHUNK_TABLE_ENTRIES);
+    image.put_word(mheap + mheap::CHUNKS + table_entry, CHUNK_TABLE);
+    // Slices: address, length, capacity.
+    image.put_row(mheap + mheap::RANGES, [RANGES, 1, 16]);
+    image.put_row(mheap + mheap::ALL_SPANS, [SPANS, span_count, 15 * PAGE / 8]);
     GoImage { image, maps, mheap, data: (DATA, DATA + DATA_BYTES), expected }
 }
 
@@ -119,7 +132,7 @@ fn chunk_index(chunk: u64) -> u64 {
 
 struct Writer {
     image: Image,
-    dice: Rng,
+    rng: Rng,
     expected: GoExpected,
     /// Number of spans written.
     span_count: u64,
@@ -140,16 +153,6 @@ struct Span {
     used_count: u64,
     state: u64,
     object_bytes: u64,
-}
-
-/// The use of some pages of a chunk.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum PageUse {
-    Stack,
-    Objects,
-    Idle,
-    /// Idle, and released to the kernel.
-    Released,
 }
 
 /// The bits of the pages of a chunk.
@@ -176,46 +179,38 @@ impl Writer {
         self.image.put_word(SPANS + 8 * self.span_count, structure);
         self.span_count += 1;
         let words = [
-            // `startAddr`, `npages`.
-            (0x18, span.start),
-            (0x20, span.pages),
-            // `freeindex` and `nelems`, 16 bits each.
-            (0x30, span.free_index | span.object_count << 16),
-            // `allocBits`.
-            (0x40, self.next_bits),
-            // `allocCount`, 16 bits; `state` at 0x63.
-            (0x60, span.used_count | span.state << 24),
-            // `elemsize`.
-            (0x68, span.object_bytes),
+            (mspan::START, span.start),
+            (mspan::PAGES, span.pages),
+            (mspan::FREE_INDEX, span.free_index | span.object_count << 16),
+            (mspan::ALLOCATION_BITS, self.next_bits),
+            (mspan::USED_COUNT, span.used_count | span.state << 24),
+            (mspan::OBJECT_BYTES, span.object_bytes),
         ];
         self.image.put_words(structure, words);
     }
 
-    /// Fills a chunk with spans and idle pages, and writes its entry in the table of chunks.
+    /// Fills a chunk with spans of stacks, spans of objects, and idle pages, and writes its entry in
+    /// the table of chunks.
     fn write_chunk(&mut self, chunk: u64) {
         let (mut used_pages, mut released_pages) = (PageBits::default(), PageBits::default());
         let mut page = 0;
         while page < CHUNK / SPAN_PAGE {
-            let pages = (1 + self.dice.below(6)).min(CHUNK / SPAN_PAGE - page);
+            let pages = (1 + self.rng.below(6)).min(CHUNK / SPAN_PAGE - page);
             let start = chunk + page * SPAN_PAGE;
-            let page_use = match self.dice.below(5) {
-                0 => PageUse::Stack,
-                1 | 2 => PageUse::Objects,
-                3 => PageUse::Idle,
-                _ => PageUse::Released,
-            };
-            match page_use {
-                PageUse::Stack | PageUse::Objects => used_pages.set(page..page + pages),
-                PageUse::Released => released_pages.set(page..page + pages),
-                PageUse::Idle => {}
-            }
-            match page_use {
-                PageUse::Stack => {
-                    self.write_span(&Span { start, pages, state: STATE_MANUAL, ..Span::default() })
+            match self.rng.below(5) {
+                0 => {
+                    used_pages.set(page..page + pages);
+                    self.write_span(&Span { start, pages, state: STATE_MANUAL, ..Span::default() });
                 }
-                PageUse::Objects => self.write_objects(start, pages),
-                PageUse::Idle | PageUse::Released => {
-                    self.add_idle(start, pages, page_use == PageUse::Released)
+                1 | 2 => {
+                    used_pages.set(page..page + pages);
+                    self.write_objects(start, pages);
+                }
+                3 => self.add_idle(start, pages),
+                _ => {
+                    released_pages.set(page..page + pages);
+                    self.add("HeapReleased", pages * SPAN_PAGE);
+                    self.add_idle(start, pages);
                 }
             }
             page += pages;
@@ -225,14 +220,11 @@ impl Writer {
     }
 
     /// Adds idle pages, some of them with the structure of a dead span.
-    fn add_idle(&mut self, start: u64, pages: u64, is_released: bool) {
+    fn add_idle(&mut self, start: u64, pages: u64) {
         let bytes = pages * SPAN_PAGE;
         self.add("HeapIdle", bytes);
         self.add("HeapSys", bytes);
-        if is_released {
-            self.add("HeapReleased", bytes);
-        }
-        if self.dice.below(2) == 0 {
+        if self.rng.below(2) == 0 {
             let dead = Span { object_count: 9, used_count: 3, object_bytes: 64, ..Span::default() };
             self.write_span(&Span { start, pages, ..dead });
         }
@@ -241,15 +233,15 @@ impl Writer {
     /// Writes a span of objects of one size.
     fn write_objects(&mut self, start: u64, pages: u64) {
         let bytes = pages * SPAN_PAGE;
-        let object_bytes = match self.dice.below(7) {
+        let object_bytes = match self.rng.below(7) {
             6 => bytes,
             small => SIZES[small as usize],
         };
         let object_count = (bytes / object_bytes).min(8 * BITS_BYTES);
-        let free_index = self.dice.below(object_count + 1);
+        let free_index = self.rng.below(object_count + 1);
         let mut used_count = free_index;
         for index in free_index..object_count {
-            if self.dice.below(3) == 0 {
+            if self.rng.below(3) == 0 {
                 used_count += 1;
                 let address = self.next_bits + index / 64 * 8;
                 let word = self.image.word(address).unwrap_or(0);

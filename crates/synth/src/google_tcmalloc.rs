@@ -16,7 +16,7 @@ const PAGE: u64 = 8192;
 const HUGE_PAGE_PAGES: u64 = HUGE / PAGE;
 /// Spans of more pages have their number in `large_or_sampled_state_`.
 const MAX_SMALL_PAGES: u64 = 63;
-/// The library's file-backed data, and its bss behind it.
+/// The library's file-backed data, and its bss after it.
 const DATA: u64 = 0x7f31_4000_0000;
 const DATA_BYTES: u64 = 64 * KIB;
 /// `class_to_size_`.
@@ -68,6 +68,36 @@ const THREAD_LIST_BYTES: u64 = 24;
 const HEAP: u64 = 0x1080_0000_0000;
 const HUGE_PAGES: u64 = 6;
 
+/// Offsets in `Span`. The word `FIRST_PAGE` also has flags.
+mod span {
+    pub const EMBEDDED_COUNT: u64 = 16;
+    pub const FIRST_HOLDER: u64 = 18;
+    pub const USED_COUNT: u64 = 20;
+    pub const INLINE_COUNT: u64 = 22;
+    pub const FIRST_PAGE: u64 = 24;
+    /// The list of free objects in the structure, or the bitmap of free objects.
+    pub const FREE_OBJECTS: u64 = 40;
+}
+
+/// Offsets in `PageTracker`.
+mod tracker {
+    pub const HUGE_PAGE: u64 = 16;
+    pub const RELEASED_COUNT: u64 = 24;
+    /// The number of used pages, from the start of their bits.
+    pub const USED_COUNT_FROM_BITS: u64 = 34;
+}
+
+/// Offsets in a sample, and in `HugeAddressMap` and its nodes.
+const SAMPLE_PROXY: u64 = 32;
+const SAMPLE_BLOCK_BYTES: u64 = 56;
+const MAP_COUNTS: u64 = 8;
+const MAP_END: u64 = 64;
+const NODE_RIGHT: u64 = 32;
+const NODE_PARENT: u64 = 40;
+/// Offsets in a transfer cache: its sizes and slots, and its class with the size of the objects.
+const TRANSFER_SLOTS: u64 = 24;
+const TRANSFER_CLASS: u64 = 48;
+
 /// Consecutive huge pages.
 #[derive(Clone, Copy)]
 struct HugeRange {
@@ -107,7 +137,7 @@ struct Writer {
 pub fn fabricate_google_tcmalloc(layout: usize, seed: u64) -> HeapImage {
     let heap_bytes = HUGE_PAGES * HUGE;
     let image = Image::of(&[(DATA, DATA_BYTES + BSS_BYTES), (OWN, OWN_BYTES), (HEAP, heap_bytes)]);
-    let mut dice = Rng::new(seed ^ 0x676f_6f67);
+    let mut rng = Rng::new(seed ^ 0x676f_6f67);
     let mut writer = Writer {
         image,
         commit: &COMMITS[layout % GOOGLE_LAYOUTS],
@@ -120,8 +150,8 @@ pub fn fabricate_google_tcmalloc(layout: usize, seed: u64) -> HeapImage {
     };
     let root_entry = writer.write_root();
     writer.write_sizes();
-    writer.write_heap(&mut dice);
-    writer.write_caches(&mut dice);
+    writer.write_heap(&mut rng);
+    writer.write_caches(&mut rng);
     writer.write_arena();
     let span_entries = writer.span_entries();
     let structure_ranges = vec![
@@ -168,7 +198,7 @@ impl Writer {
         if self.class_count() > 256 { 2 } else { 1 }
     }
 
-    /// Address of the first pointer to a span in the leaf, which is behind the numbers of classes.
+    /// Address of the first pointer to a span in the leaf, after the numbers of classes.
     fn span_entries(&self) -> u64 {
         LEAF + self.class_number_bytes() * (1 << self.commit.leaf_bits)
     }
@@ -183,7 +213,7 @@ impl Writer {
         self.image.put_word(address, self.image.word(address).unwrap_or(0) | bits);
     }
 
-    /// Writes the root, and the node behind it if there is one; returns the address of the root's
+    /// Writes the root, and the node below it if there is one; returns the address of the root's
     /// entry. The heap begins with its leaf.
     fn write_root(&mut self) -> u64 {
         let leaf = (HEAP / PAGE) >> self.commit.leaf_bits;
@@ -210,32 +240,33 @@ impl Writer {
     }
 
     /// Writes consecutive huge pages: divided, of a large block, or free.
-    fn write_heap(&mut self, dice: &mut Rng) {
+    fn write_heap(&mut self, rng: &mut Rng) {
         let (mut backed_ranges, mut unbacked_ranges) = (Vec::new(), Vec::new());
         let mut index = 0;
         while index < HUGE_PAGES {
             let start = HEAP + index * HUGE;
-            let huge_pages = (1 + dice.below(3)).min(HUGE_PAGES - index);
+            let huge_pages = (1 + rng.below(3)).min(HUGE_PAGES - index);
             // A divided page follows each free range: adjacent ones would be one. The first page is
             // divided, because readers find the page map by spans of objects, which every process
             // has.
-            match if index == 0 { 3 } else { dice.below(6) } {
+            let kind = if index == 0 { 3 } else { rng.below(6) };
+            match kind {
                 0 => backed_ranges.push(HugeRange { start, huge_pages }),
                 1 => unbacked_ranges.push(HugeRange { start, huge_pages }),
                 2 => {
-                    self.write_large_block(start, huge_pages, dice);
+                    self.write_large_block(start, huge_pages, rng);
                     index += huge_pages;
                     continue;
                 }
                 _ => {
-                    self.write_divided(start, 0, dice);
+                    self.write_divided(start, 0, rng);
                     index += 1;
                     continue;
                 }
             }
             index += huge_pages;
             if index < HUGE_PAGES {
-                self.write_divided(HEAP + index * HUGE, 0, dice);
+                self.write_divided(HEAP + index * HUGE, 0, rng);
                 index += 1;
             }
         }
@@ -246,29 +277,30 @@ impl Writer {
         self.write_huge_map(CACHE, &backed_ranges, [sum(&backed_ranges), 10]);
     }
 
-    /// Writes a `HugeAddressMap`, which is a tree that leans to the right, and the words behind it.
-    fn write_huge_map(&mut self, map: u64, ranges: &[HugeRange], words_behind: [u64; 2]) {
+    /// Writes a `HugeAddressMap`, a tree in which each node is the right child of the one before,
+    /// and the words after it.
+    fn write_huge_map(&mut self, map: u64, ranges: &[HugeRange], words_after: [u64; 2]) {
         let mut parent = 0;
         for (index, range) in ranges.iter().enumerate() {
             let node = self.next_node;
             self.next_node += NODE_BYTES;
             self.image.put_row(node, [range.start / HUGE, range.huge_pages]);
-            self.image.put_word(node + 40, parent);
-            self.image.put_word(if index == 0 { map } else { parent + 32 }, node);
+            self.image.put_word(node + NODE_PARENT, parent);
+            self.image.put_word(if index == 0 { map } else { parent + NODE_RIGHT }, node);
             parent = node;
         }
         let total: u64 = ranges.iter().map(|range| range.huge_pages).sum();
-        self.image.put_row(map + 8, [ranges.len() as u64, total]);
-        self.image.put_row(map + 64, words_behind);
+        self.image.put_row(map + MAP_COUNTS, [ranges.len() as u64, total]);
+        self.image.put_row(map + MAP_END, words_after);
     }
 
     /// Writes a block of huge pages; the rest of its last page is used for other spans.
-    fn write_large_block(&mut self, start: u64, huge_pages: u64, dice: &mut Rng) {
-        let slack_pages = if dice.chance(50) { 1 + dice.below(HUGE_PAGE_PAGES - 1) } else { 0 };
+    fn write_large_block(&mut self, start: u64, huge_pages: u64, rng: &mut Rng) {
+        let slack_pages = if rng.chance(50) { 1 + rng.below(HUGE_PAGE_PAGES - 1) } else { 0 };
         self.write_block(start, huge_pages * HUGE_PAGE_PAGES - slack_pages);
         if slack_pages > 0 {
             let last_page = start + (huge_pages - 1) * HUGE;
-            self.write_divided(last_page, HUGE_PAGE_PAGES - slack_pages, dice);
+            self.write_divided(last_page, HUGE_PAGE_PAGES - slack_pages, rng);
         }
     }
 
@@ -276,7 +308,7 @@ impl Writer {
     fn write_block(&mut self, start: u64, pages: u64) {
         let span = self.write_span(start, pages, 0);
         if pages > MAX_SMALL_PAGES {
-            self.set_bits(span + 24, 1 << self.commit.large_bit);
+            self.set_bits(span + span::FIRST_PAGE, 1 << self.commit.large_bit);
             self.image.put_word(span + self.commit.large_state, pages);
         }
         self.expected.live_bytes += pages * PAGE;
@@ -288,7 +320,7 @@ impl Writer {
     fn write_span(&mut self, start: u64, pages: u64, class: u64) -> u64 {
         let span = self.next_span;
         self.next_span += SPAN_BYTES;
-        self.image.put_word(span + 24, start / PAGE);
+        self.image.put_word(span + span::FIRST_PAGE, start / PAGE);
         if pages <= MAX_SMALL_PAGES {
             self.set_bits(span + self.commit.small_pages_word, pages << self.commit.small_pages_bit);
         }
@@ -302,15 +334,15 @@ impl Writer {
     }
 
     /// Writes a divided huge page, whose first `taken_pages` pages belong to a large block.
-    fn write_divided(&mut self, start: u64, taken_pages: u64, dice: &mut Rng) {
+    fn write_divided(&mut self, start: u64, taken_pages: u64, rng: &mut Rng) {
         let (mut used_pages, mut released_pages) = (PageBits::default(), PageBits::default());
         used_pages.set(0, taken_pages);
         let mut page = taken_pages;
         while page < HUGE_PAGE_PAGES {
             let room_pages = HUGE_PAGE_PAGES - page;
             let span_start = start + page * PAGE;
-            let class = 1 + dice.below(CLASSES.len() as u64 - 1);
-            let (kind, pages) = (dice.below(12), 1 + dice.below(10).min(room_pages - 1));
+            let class = 1 + rng.below(CLASSES.len() as u64 - 1);
+            let (kind, pages) = (rng.below(12), 1 + rng.below(10).min(room_pages - 1));
             let span_pages = CLASSES[class as usize].span_pages;
             match kind {
                 0 => self.expected.releasable_bytes += pages * PAGE,
@@ -321,11 +353,11 @@ impl Writer {
                 }
                 3 => {
                     used_pages.set(page, pages);
-                    self.write_sample(span_start, pages, dice);
+                    self.write_sample(span_start, pages, rng);
                 }
                 _ if span_pages <= room_pages => {
                     used_pages.set(page, span_pages);
-                    self.write_objects(span_start, class, dice);
+                    self.write_objects(span_start, class, rng);
                     page += span_pages;
                     continue;
                 }
@@ -343,43 +375,44 @@ impl Writer {
         let is_first = self.next_tracker == TRACKERS;
         let tracker = if is_first { OWN + OWN_BYTES - (tracker_released + 32) } else { self.next_tracker };
         self.next_tracker += TRACKER_BYTES;
-        self.image.put_word(tracker + 16, start / HUGE);
-        self.image.put_bits(tracker + 24, released_pages.count(), 16);
+        self.image.put_word(tracker + tracker::HUGE_PAGE, start / HUGE);
+        self.image.put_bits(tracker + tracker::RELEASED_COUNT, released_pages.count(), 16);
         self.image.put_row(tracker + tracker_used, used_pages.0);
         self.image.put_row(tracker + tracker_released, released_pages.0);
-        self.image.put_bits(tracker + tracker_used + 34, used_pages.count(), 16);
+        let used_count = tracker + tracker_used + tracker::USED_COUNT_FROM_BITS;
+        self.image.put_bits(used_count, used_pages.count(), 16);
         self.image.put_word(self.tracker_entries() + (start - HEAP) / HUGE * 8, tracker);
     }
 
     /// Writes a sampled block, which represents others of its size, in its own span.
-    fn write_sample(&mut self, start: u64, pages: u64, dice: &mut Rng) {
+    fn write_sample(&mut self, start: u64, pages: u64, rng: &mut Rng) {
         let span = self.write_span(start, pages, 0);
-        let bytes = (pages - 1) * PAGE + 8 * (1 + dice.below(PAGE / 8));
+        let bytes = (pages - 1) * PAGE + 8 * (1 + rng.below(PAGE / 8));
         let (sample, commit) = (self.next_sample, self.commit);
         self.next_sample += SAMPLE_BYTES;
-        self.image.put_word(span + 24, (start / PAGE) | (2 << commit.large_bit));
+        self.image.put_word(span + span::FIRST_PAGE, (start / PAGE) | (2 << commit.large_bit));
         self.image.put_row(span + commit.large_state, [pages, sample]);
-        self.image.put_word(sample + 56, bytes);
-        if commit.has_proxy && dice.chance(30) {
+        self.image.put_word(sample + SAMPLE_BLOCK_BYTES, bytes);
+        if commit.has_proxy && rng.chance(30) {
             // A proxy that is in no span of objects.
-            self.image.put_word(sample + 32, start);
+            self.image.put_word(sample + SAMPLE_PROXY, start);
         }
         self.expected.live_bytes += bytes;
         self.expected.live_blocks += 1;
     }
 
     /// Writes a span of objects of one size: in use, for a cache, or in the span's list.
-    fn write_objects(&mut self, start: u64, class: u64, dice: &mut Rng) {
+    fn write_objects(&mut self, start: u64, class: u64, rng: &mut Rng) {
         let SizeClass { object_bytes, span_pages } = CLASSES[class as usize];
         let span = self.write_span(start, span_pages, class);
         let count = span_pages * PAGE / object_bytes;
-        let used_percent = dice.below(101);
+        let used_percent = rng.below(101);
         let mut free_indexes = Vec::new();
         for index in 0..count {
-            if dice.chance(used_percent) {
+            if rng.chance(used_percent) {
                 self.expected.live_bytes += object_bytes;
                 self.expected.live_blocks += 1;
-            } else if dice.chance(30) || count == 1 {
+            } else if rng.chance(30) || count == 1 {
                 self.expected.cached_bytes += object_bytes;
                 self.uncached_objects[class as usize].push(start + index * object_bytes);
             } else {
@@ -387,12 +420,12 @@ impl Writer {
                 free_indexes.push(index);
             }
         }
-        self.image.put_bits(span + 20, count - free_indexes.len() as u64, 16);
+        self.image.put_bits(span + span::USED_COUNT, count - free_indexes.len() as u64, 16);
         // A span of one object has no list of free objects, and one of few objects has a bitmap.
         if count == 1 {
             return;
         }
-        let bitmap = span + 40;
+        let bitmap = span + span::FREE_OBJECTS;
         if object_bytes >= PAGE / (16 * self.commit.inline_objects) {
             for index in free_indexes {
                 self.set_bits(bitmap + index / 64 * 8, 1 << (index % 64));
@@ -410,9 +443,9 @@ impl Writer {
         let inline_count = free_indexes.len().min(self.commit.inline_objects as usize);
         let (inline_indexes, embedded_indexes) = free_indexes.split_at(inline_count);
         for (position, &index) in (0..).zip(inline_indexes) {
-            self.image.put_bits(span + 40 + 2 * position, distance(index), 16);
+            self.image.put_bits(span + span::FREE_OBJECTS + 2 * position, distance(index), 16);
         }
-        self.image.put_bits(span + 22, inline_count as u64, 8);
+        self.image.put_bits(span + span::INLINE_COUNT, inline_count as u64, 8);
         let (mut first, mut embedded_count) = (0xffff, 0);
         // The first object of each part holds the distances of the others, and of the next holder.
         for part in embedded_indexes.chunks((object_bytes / 2) as usize) {
@@ -423,13 +456,13 @@ impl Writer {
             }
             (first, embedded_count) = (distance(part[0]), part.len() as u64 - 1);
         }
-        self.image.put_bits(span + 16, embedded_count, 16);
-        self.image.put_bits(span + 18, first, 16);
+        self.image.put_bits(span + span::EMBEDDED_COUNT, embedded_count, 16);
+        self.image.put_bits(span + span::FIRST_HOLDER, first, 16);
     }
 
     /// Moves uncached objects to transfer caches, and to the cache of a processor or a thread.
-    fn write_caches(&mut self, dice: &mut Rng) {
-        let has_processors = dice.chance(50);
+    fn write_caches(&mut self, rng: &mut Rng) {
+        let has_processors = rng.chance(50);
         let mut slots = SLOTS;
         let mut remaining_objects = Vec::new();
         for (class, &SizeClass { object_bytes, .. }) in CLASSES.iter().enumerate() {
@@ -437,8 +470,8 @@ impl Writer {
             let transferred_objects = objects.split_off(objects.len() - (objects.len() / 2).min(100));
             remaining_objects.push(objects);
             let cache = TRANSFER + class as u64 * TRANSFER_STRIDE;
-            self.image.put_row(cache + 24, [transferred_objects.len() as u64 | 512 << 32, slots]);
-            self.image.put_row(cache + 48, [class as u64, object_bytes]);
+            self.image.put_row(cache + TRANSFER_SLOTS, [transferred_objects.len() as u64 | 512 << 32, slots]);
+            self.image.put_row(cache + TRANSFER_CLASS, [class as u64, object_bytes]);
             self.image.put_row(slots, transferred_objects.iter().copied());
             slots += 8 * transferred_objects.len() as u64;
         }
@@ -446,7 +479,7 @@ impl Writer {
         for class in BASE_CLASSES..self.class_count() {
             let cache = TRANSFER + class * TRANSFER_STRIDE;
             let spec = CLASSES.get((class % BASE_CLASSES) as usize);
-            self.image.put_row(cache + 48, [class, spec.map_or(0, |spec| spec.object_bytes)]);
+            self.image.put_row(cache + TRANSFER_CLASS, [class, spec.map_or(0, |spec| spec.object_bytes)]);
         }
         if has_processors {
             self.write_processor_caches(&remaining_objects);

@@ -45,7 +45,8 @@ impl Image {
     }
 
     /// Runs of the pages that hold its ranges, joined if they are adjacent, without the pages for
-    /// whose address `is_left_out` is true. A run is the first address and the first one behind.
+    /// whose address `is_left_out` is true. A run is its first address and the first one past its
+    /// end.
     pub fn pages_without(&self, mut is_left_out: impl FnMut(u64) -> bool) -> Vec<(u64, u64)> {
         let mut runs: Vec<(u64, u64)> = Vec::new();
         let pages = self
@@ -102,6 +103,15 @@ impl Image {
         self.put(address, &word.to_le_bytes());
     }
 
+    /// Writes a little-endian half word; what falls outside its range is dropped.
+    ///
+    /// # Panics
+    /// If `half` needs more than 32 bits.
+    pub(crate) fn put_half(&mut self, address: u64, half: u64) {
+        assert!(half <= u64::from(u32::MAX), "{half:#x} is not a half word");
+        self.put(address, &half.to_le_bytes()[..4]);
+    }
+
     /// Writes a word at each of these offsets from `address`.
     pub fn put_words(&mut self, address: u64, words: impl IntoIterator<Item = (u64, u64)>) {
         for (offset, word) in words {
@@ -114,7 +124,7 @@ impl Image {
         self.put_words(address, (0..).step_by(8).zip(words));
     }
 
-    /// Writes the low `bits` of `value` at `address`, within one aligned word.
+    /// Writes the low `bits` bits of `value` at `address`; they must be within one aligned word.
     pub fn put_bits(&mut self, address: u64, value: u64, bits: u32) {
         let shift = address % 8 * 8;
         let mask = if bits == 64 { u64::MAX } else { ((1 << bits) - 1) << shift };
@@ -137,7 +147,8 @@ impl Image {
     }
 }
 
-/// The parts of `runs`, which are sorted, between `start` and `end`.
+/// The parts of `runs` between `start` and `end`. A run is its first address and the first one past
+/// its end; `runs` are sorted.
 pub fn clipped(runs: &[(u64, u64)], start: u64, end: u64) -> Vec<(u64, u64)> {
     let first = runs.partition_point(|run| run.1 <= start);
     runs[first..].iter().take_while(|run| run.0 < end).map(|run| (run.0.max(start), run.1.min(end))).collect()
@@ -148,11 +159,11 @@ pub fn clipped(runs: &[(u64, u64)], start: u64, end: u64) -> Vec<(u64, u64)> {
 pub struct MapLine<'a> {
     pub start: u64,
     pub bytes: u64,
-    /// The text behind the addresses.
+    /// The text after the addresses.
     attributes: &'a str,
 }
 
-/// The line of `bytes` from `start` on, with `attributes` behind the addresses.
+/// The line of `bytes` bytes from `start` on, with `attributes` after the addresses.
 pub const fn map_line(start: u64, bytes: u64, attributes: &str) -> MapLine<'_> {
     MapLine { start, bytes, attributes }
 }

@@ -8,7 +8,7 @@ use crate::{HeapExpected, HeapImage, Image, Rng, map_line, map_lines};
 
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
-/// The library's file-backed data, and its bss behind it.
+/// The library's file-backed data, and its bss after it.
 const DATA: u64 = 0x7f31_4000_0000;
 const DATA_BYTES: u64 = 16 * PAGE;
 const BSS_BYTES: u64 = 3 * MIB;
@@ -42,10 +42,10 @@ const STATE_DIRTY: u64 = 1;
 const STATE_MUZZY: u64 = 2;
 const STATE_RETAINED: u64 = 3;
 
-/// Where the first word of an extent (`e_bits`) has the flag of slabs.
+/// The bit of the first word of an extent (`e_bits`) that is set for slabs.
 const SLAB_SHIFT: u32 = 12;
 
-/// Where the first word of an extent has its other fields, by layout.
+/// The lowest bits of other fields in the first word of an extent, by layout.
 #[derive(Clone, Copy)]
 struct ExtentBits {
     state_shift: u32,
@@ -96,9 +96,9 @@ fn leaf_entry(page: u64) -> u64 {
 pub fn fabricate_jemalloc(layout: usize, seed: u64) -> HeapImage {
     let layout = layout % JEMALLOC_LAYOUTS;
     let mut image = Image::of(&[(DATA, DATA_BYTES + BSS_BYTES), (BASE, BASE_BYTES), (HEAP, HEAP_BYTES)]);
-    let mut dice = Rng::new(seed ^ 0x6a65);
+    let mut rng = Rng::new(seed ^ 0x6a65);
     // The root is at a random place in the bss.
-    let root = DATA + DATA_BYTES + 64 * dice.below(1000);
+    let root = DATA + DATA_BYTES + 64 * rng.below(1000);
     image.put_word(root_entry(root), LEAF);
     let mut writer = Writer {
         image,
@@ -109,7 +109,7 @@ pub fn fabricate_jemalloc(layout: usize, seed: u64) -> HeapImage {
         expected: HeapExpected::default(),
     };
     while writer.next_extent + 64 * PAGE < HEAP + HEAP_BYTES && writer.next_structure + EXTENT_BYTES < LEAF {
-        writer.write_extent(&mut dice);
+        writer.write_extent(&mut rng);
     }
     let Writer { mut image, next_structure, expected, .. } = writer;
     // base_block_t: size, next, and an extent for the unused rest.
@@ -161,12 +161,12 @@ struct Regions {
 
 impl ExtentSpec {
     /// Draws an extent: free in one of three ways, large, or a slab.
-    fn draw(dice: &mut Rng) -> Self {
+    fn draw(rng: &mut Rng) -> Self {
         let free = |state, pages| Self { state, class: NO_CLASS, pages, region_bytes: None };
-        match dice.below(10) {
-            0 => free(STATE_DIRTY, 1 + dice.below(40)),
-            1 => free(STATE_MUZZY, 1 + dice.below(10)),
-            2 => free(STATE_RETAINED, 1 + dice.below(40)),
+        match rng.below(10) {
+            0 => free(STATE_DIRTY, 1 + rng.below(40)),
+            1 => free(STATE_MUZZY, 1 + rng.below(10)),
+            2 => free(STATE_RETAINED, 1 + rng.below(40)),
             3 => Self {
                 state: STATE_ACTIVE,
                 class: LARGE_CLASS,
@@ -174,7 +174,7 @@ impl ExtentSpec {
                 region_bytes: None,
             },
             _ => {
-                let SlabClass { number, region_bytes, slab_pages } = dice.one_of(&SLAB_CLASSES);
+                let SlabClass { number, region_bytes, slab_pages } = rng.one_of(&SLAB_CLASSES);
                 Self {
                     state: STATE_ACTIVE,
                     class: number,
@@ -187,14 +187,15 @@ impl ExtentSpec {
 }
 
 impl Writer {
-    fn write_extent(&mut self, dice: &mut Rng) {
+    /// Writes the next extent and its structure.
+    fn write_extent(&mut self, rng: &mut Rng) {
         let (start, structure) = (self.next_extent, self.next_structure);
-        let extent = ExtentSpec::draw(dice);
+        let extent = ExtentSpec::draw(rng);
         let bytes = extent.pages * PAGE;
         let is_active = extent.state == STATE_ACTIVE;
         let is_slab = extent.region_bytes.is_some();
         let regions = match extent.region_bytes {
-            Some(region_bytes) => self.draw_regions(bytes, region_bytes, dice),
+            Some(region_bytes) => self.draw_regions(bytes, region_bytes, rng),
             None => Regions::default(),
         };
         if is_active && !is_slab {
@@ -207,13 +208,13 @@ impl Writer {
             _ => {}
         }
         // A large allocation may begin anywhere in its first page.
-        let offset = if is_active && !is_slab { 64 * dice.below(64) } else { 0 };
+        let offset = if is_active && !is_slab { 64 * rng.below(64) } else { 0 };
         let word = u64::from(is_slab) << SLAB_SHIFT
             | extent.state << self.bits.state_shift
             | extent.class << self.bits.class_shift
             | regions.free_count << self.bits.free_shift;
         // The low bits of the third word are a serial number.
-        self.image.put_row(structure, [word, start + offset, bytes | dice.below(PAGE)]);
+        self.image.put_row(structure, [word, start + offset, bytes | rng.below(PAGE)]);
         self.image.put_row(structure + EXTENT_BITMAP, regions.bitmap);
         let state = if self.has_state_in_map { extent.state << ENTRY_STATE_SHIFT } else { 0 };
         let entry = extent.class << ENTRY_CLASS_SHIFT | structure | state | u64::from(is_slab);
@@ -223,24 +224,24 @@ impl Writer {
                 self.image.put_word(leaf_entry(page), entry);
             }
         }
-        self.next_extent = start + bytes + if dice.chance(10) { PAGE } else { 0 };
+        self.next_extent = start + bytes + if rng.chance(10) { PAGE } else { 0 };
         self.next_structure += EXTENT_BYTES;
     }
 
     /// Draws which regions of a slab are free.
-    fn draw_regions(&mut self, slab_bytes: u64, region_bytes: u64, dice: &mut Rng) -> Regions {
+    fn draw_regions(&mut self, slab_bytes: u64, region_bytes: u64, rng: &mut Rng) -> Regions {
         let count = slab_bytes / region_bytes;
-        let used_percent = dice.below(101);
+        let used_percent = rng.below(101);
         let mut regions = Regions::default();
         for region in 0..count {
-            if !dice.chance(used_percent) {
+            if !rng.chance(used_percent) {
                 regions.bitmap[(region / 64) as usize] |= 1 << (region % 64);
                 regions.free_count += 1;
             }
         }
-        // Bits behind the last region may be set, as bitmap_init leaves them.
+        // Bits after the last region may be set, as bitmap_init leaves them.
         for region in count..BITMAP_BITS {
-            regions.bitmap[(region / 64) as usize] |= u64::from(dice.chance(50)) << (region % 64);
+            regions.bitmap[(region / 64) as usize] |= u64::from(rng.chance(50)) << (region % 64);
         }
         self.expected.live_bytes += (count - regions.free_count) * region_bytes;
         self.expected.live_blocks += count - regions.free_count;

@@ -13,7 +13,8 @@
 //! use strandline_synth::{Recipe, Version, fabricate};
 //!
 //! let heap = fabricate(&Recipe::from_seed(Version::V2_36, 7));
-//! assert_eq!(heap.expected.mallinfo.arena, heap.expected.arenas.iter().map(|a| a.mapped_bytes).sum());
+//! let mapped_bytes: u64 = heap.expected.arenas.iter().map(|arena| arena.mapped_bytes).sum();
+//! assert_eq!(heap.expected.mallinfo.arena, mapped_bytes);
 //! let mut word = [0; 8];
 //! assert_eq!(heap.image.read_some(heap.main_arena, &mut word), 8);
 //! ```
@@ -23,7 +24,6 @@
 mod cpython;
 mod cpython_heaps;
 mod damage;
-mod dice;
 mod expected;
 mod figures;
 mod go;
@@ -37,6 +37,7 @@ mod musl;
 mod musl_old;
 mod perl;
 mod plan;
+mod rng;
 mod sbcl;
 mod tcmalloc;
 mod v8;
@@ -49,7 +50,6 @@ mod write;
 pub use cpython::{CPythonExpected, CPythonImage, fabricate_cpython};
 pub use cpython_heaps::fabricate_free_threaded_cpython;
 pub use damage::{Damage, DamageKind};
-pub use dice::Rng;
 pub use expected::{Expected, ExpectedArena, Mallinfo};
 pub use figures::{Tally, Usage};
 pub use go::{GoExpected, GoImage, fabricate_go};
@@ -63,6 +63,7 @@ pub use mimalloc::{MIMALLOC_LAYOUTS, fabricate_mimalloc};
 pub use musl::fabricate_musl;
 pub use musl_old::fabricate_old_musl;
 pub use perl::{ExpectedPerl, KeptBuffer, PerlImage, PerlRecipe, PerlVariables, Trap, fabricate_perl};
+pub use rng::Rng;
 pub use sbcl::{
     SBCL_GENERATIONS, SBCL_RELEASES, SBCL_TYPES, SbclExpected, SbclGeneration, SbclHeap, SbclInstances,
     SbclRecipe, SbclRelease, SbclSymbol, SbclThread, fabricate_sbcl,
@@ -71,6 +72,8 @@ pub use tcmalloc::{HeapExpected, HeapImage, fabricate_tcmalloc};
 pub use v8::{V8Expected, V8Image, fabricate_v8};
 pub use v8_objects::{FIRST_CONTEXT as V8_FIRST_CONTEXT, TYPES as V8_TYPES};
 pub use version::{VERSIONS, Version};
+
+const PAGE: u64 = 4096;
 
 /// Addresses of the parts of a process that address randomisation moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,12 +89,12 @@ pub struct Places {
 impl Places {
     /// Draws places as the kernel would choose them from `seed`.
     pub fn from_seed(seed: u64) -> Self {
-        let mut dice = Rng::new(seed ^ 0xa51);
-        let libc_data = 0x7f5a_7800_0000 + PAGE * dice.below(1 << 20);
+        let mut rng = Rng::new(seed ^ 0xa51);
+        let libc_data = 0x7f5a_7800_0000 + PAGE * rng.below(1 << 20);
         Self {
-            heap: 0x5555_0000_0000 + PAGE * dice.below(1 << 32),
-            main_arena: libc_data + 32 * dice.below(100),
-            parameters: libc_data + 0x2000 + 8 * dice.below(100),
+            heap: 0x5555_0000_0000 + PAGE * rng.below(1 << 32),
+            main_arena: libc_data + 32 * rng.below(100),
+            parameters: libc_data + 0x2000 + 8 * rng.below(100),
         }
     }
 }
@@ -113,7 +116,7 @@ pub struct Recipe {
     pub secondary_heaps: usize,
     /// Whether the program moved the break itself, so that the main arena is in two parts.
     pub has_foreign_sbrk: bool,
-    /// Whether the program moved the break behind the top chunk, so that top cannot be released.
+    /// Whether the program moved the break past the top chunk, so that top cannot be released.
     pub is_break_moved: bool,
     /// Number of mmapped pieces in which the main arena continues, because its break was blocked.
     pub mmapped_pieces: usize,
@@ -124,18 +127,18 @@ pub struct Recipe {
 impl Recipe {
     /// Draws a recipe from `seed`.
     pub fn from_seed(version: Version, seed: u64) -> Self {
-        let mut dice = Rng::new(seed ^ 0x5eed);
+        let mut rng = Rng::new(seed ^ 0x5eed);
         Self {
             version,
             places: Places::from_seed(seed),
             seed,
-            chunks: 20 + dice.below(600) as usize,
-            threads: 1 + dice.below(4) as usize,
-            secondary_heaps: dice.below(4) as usize,
-            has_foreign_sbrk: dice.chance(40),
-            is_break_moved: dice.chance(20),
-            mmapped_pieces: if dice.chance(30) { 1 + dice.below(6) as usize } else { 0 },
-            mmapped_chunks: dice.below(4) as usize,
+            chunks: 20 + rng.below(600) as usize,
+            threads: 1 + rng.below(4) as usize,
+            secondary_heaps: rng.below(4) as usize,
+            has_foreign_sbrk: rng.chance(40),
+            is_break_moved: rng.chance(20),
+            mmapped_pieces: if rng.chance(30) { 1 + rng.below(6) as usize } else { 0 },
+            mmapped_chunks: rng.below(4) as usize,
         }
     }
 }
@@ -152,9 +155,9 @@ pub struct Thread {
 /// A mapping of the fabricated process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    /// First byte.
+    /// Address of the first byte.
     pub start: u64,
-    /// First byte behind.
+    /// First address past the end.
     pub end: u64,
     /// As in /proc/PID/maps: `rw-p`, `---p`.
     pub permissions: &'static str,
@@ -212,9 +215,7 @@ fn round_down(value: u64, unit: u64) -> u64 {
     value / unit * unit
 }
 
-const PAGE: u64 = 4096;
-
-/// Returns `full` in `make test-full` (STRANDLINE_FULL=1), else `plain`: how often a test repeats.
+/// How often a test repeats: `full` in `make test-full` (STRANDLINE_FULL=1), else `plain`.
 pub fn scaled<T>(plain: T, full: T) -> T {
     if std::env::var_os("STRANDLINE_FULL").is_some_and(|value| value == "1") { full } else { plain }
 }

@@ -53,16 +53,16 @@ const MAX_GROUPS: usize = 150;
 /// Fabricates a mallocng from `seed`.
 pub fn fabricate_musl(seed: u64) -> HeapImage {
     let mut image = Image::of(&[(DATA, DATA_BYTES), (AREAS, AREAS_BYTES), (HEAP, HEAP_BYTES)]);
-    let mut dice = Rng::new(seed ^ 0x6d75);
-    let secret = dice.below(u64::MAX - 1) + 1;
-    let context = DATA + 8 * dice.below(500);
+    let mut rng = Rng::new(seed ^ 0x6d75);
+    let secret = rng.below(u64::MAX - 1) + 1;
+    let context = DATA + 8 * rng.below(500);
     // struct malloc_context: secret, init_done and mmap_counter, …, meta_area_head.
     image.put_words(context, [(0, secret), (8, 1 | 7 << 32), (56, AREAS)]);
     let expected = HeapExpected::default();
     let mut writer = Writer { image, secret, group_count: 0, next_mapping: HEAP, expected };
     // A mapping has at most 1 << 18 bytes.
     while writer.group_count < MAX_GROUPS && writer.next_mapping + (1 << 18) < HEAP + HEAP_BYTES {
-        writer.write_mapped_group(&mut dice);
+        writer.write_mapped_group(&mut rng);
     }
     let maps = map_lines(&[
         map_line(DATA, DATA_BYTES, "rw-p 00008000 08:01 77 /usr/bin/program"),
@@ -102,25 +102,25 @@ struct Group {
 
 impl Writer {
     /// Writes a group in its own mapping; a slot may hold another group.
-    fn write_mapped_group(&mut self, dice: &mut Rng) {
+    fn write_mapped_group(&mut self, rng: &mut Rng) {
         let start = self.next_mapping;
-        let group = if dice.chance(10) {
+        let group = if rng.chance(10) {
             // One block with its own mapping.
-            let pages = 1 + dice.below(30);
+            let pages = 1 + rng.below(30);
             let slot_bytes = pages * PAGE - GROUP_HEADER;
             Group { start, class: MMAPPED_CLASS, slot_bytes, slots: 1, pages }
         } else {
-            let SizeClass { number, units } = dice.one_of(&CLASSES);
-            let (slot_bytes, slots) = (units * UNIT, 2 + dice.below(30));
+            let SizeClass { number, units } = rng.one_of(&CLASSES);
+            let (slot_bytes, slots) = (units * UNIT, 2 + rng.below(30));
             let pages = (GROUP_HEADER + slots * slot_bytes).div_ceil(PAGE);
             Group { start, class: number, slot_bytes, slots, pages }
         };
         self.next_mapping += group.pages * PAGE;
-        self.write_group(&group, dice);
+        self.write_group(&group, rng);
     }
 
     /// Writes a group, its meta, and the groups in its slots.
-    fn write_group(&mut self, group: &Group, dice: &mut Rng) {
+    fn write_group(&mut self, group: &Group, rng: &mut Rng) {
         let Group { start, class, slot_bytes, slots, pages } = *group;
         let meta = meta_address(self.group_count);
         self.group_count += 1;
@@ -134,7 +134,7 @@ impl Writer {
         let (mut available_mask, mut freed_mask) = (0_u64, 0_u64);
         for slot in 0..slots {
             let slot_start = start + GROUP_HEADER + slot * slot_bytes;
-            match dice.below(6) {
+            match rng.below(6) {
                 0 => {
                     available_mask |= 1 << slot;
                     self.expected.free_bytes += slot_bytes;
@@ -149,9 +149,9 @@ impl Writer {
                     self.image.put(slot_start - BLOCK_HEADER, &[0, byte, 0, 0]);
                     let nested =
                         Group { start: slot_start, class: 3, slot_bytes: 4 * UNIT, slots: 30, pages: 0 };
-                    self.write_group(&nested, dice);
+                    self.write_group(&nested, rng);
                 }
-                _ => self.write_block(slot_start, slot, slot_bytes, dice),
+                _ => self.write_block(slot_start, slot, slot_bytes, rng),
             }
         }
         self.image.put_word(start, meta);
@@ -161,14 +161,14 @@ impl Writer {
     }
 
     /// Writes a block in a slot, as enframe and set_size leave it.
-    fn write_block(&mut self, slot_start: u64, slot: u64, slot_bytes: u64, dice: &mut Rng) {
+    fn write_block(&mut self, slot_start: u64, slot: u64, slot_bytes: u64, rng: &mut Rng) {
         let max_bytes = slot_bytes - BLOCK_HEADER;
-        let bytes = max_bytes - dice.below(max_bytes.min(200));
+        let bytes = max_bytes - rng.below(max_bytes.min(200));
         let slack_units = (max_bytes - bytes) / UNIT;
-        let offset_units = if slack_units > 0 { dice.below(slack_units + 1) } else { 0 };
+        let offset_units = if slack_units > 0 { rng.below(slack_units + 1) } else { 0 };
         let block = slot_start + UNIT * offset_units;
         if offset_units > 0 {
-            let [low, high] = (offset_units as u16).to_le_bytes();
+            let [low, high, ..] = offset_units.to_le_bytes();
             let header = [0, MOVED_BLOCK << RESERVED_SHIFT, low, high];
             self.image.put(slot_start - BLOCK_HEADER, &header);
         }
@@ -176,7 +176,7 @@ impl Writer {
         let reserved_bytes = slot_end - block - bytes;
         let reserved = reserved_bytes.min(RESERVED_AT_END);
         if reserved == RESERVED_AT_END {
-            self.image.put(slot_end - 4, &(reserved_bytes as u32).to_le_bytes());
+            self.image.put_half(slot_end - 4, reserved_bytes);
         }
         let byte = (reserved << RESERVED_SHIFT) as u8 | (slot as u8 & SLOT_MASK);
         self.image.put(block - BLOCK_HEADER, &[0, byte, 0, 0]);

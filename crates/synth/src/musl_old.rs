@@ -14,7 +14,7 @@ const MAPPED: u64 = 0x7f11_0000_0000;
 const REGION_PAGES: u64 = 24;
 /// Pages of blocks with their own mappings.
 const BLOCK_PAGES: [u64; 3] = [60, 57, 75];
-/// Chunks are multiples of this (`SIZE_ALIGN`); a block begins behind two words (`OVERHEAD`).
+/// Chunks are multiples of this (`SIZE_ALIGN`); a block begins after two words (`OVERHEAD`).
 const ALIGNMENT: u64 = 32;
 const OVERHEAD: u64 = 16;
 /// The flag of a chunk in use (`C_INUSE`).
@@ -39,7 +39,7 @@ fn list_number(bytes: u64) -> u64 {
 
 /// Fabricates a heap from `seed`.
 pub fn fabricate_old_musl(seed: u64) -> HeapImage {
-    let mut dice = Rng::new(seed ^ 0x6f6c);
+    let mut rng = Rng::new(seed ^ 0x6f6c);
     let block_pages: u64 = BLOCK_PAGES.iter().sum();
     let mappings = [
         map_line(DATA, DATA_BYTES, "rw-p 00008000 08:01 77 /usr/bin/program"),
@@ -47,10 +47,10 @@ pub fn fabricate_old_musl(seed: u64) -> HeapImage {
         map_line(MAPPED, (REGION_PAGES + block_pages) * PAGE, "rw-p 00000000 00:00 0"),
     ];
     let image = Image::of(&mappings.map(|line| (line.start, line.bytes)));
-    let state = DATA + 8 * dice.below(1000);
+    let state = DATA + 8 * rng.below(1000);
     let mut writer = Writer { image, free_chunks: Vec::new(), expected: HeapExpected::default() };
     for start in [HEAP, MAPPED] {
-        writer.write_region(start, &mut dice);
+        writer.write_region(start, &mut rng);
     }
     let mut mapping = MAPPED + REGION_PAGES * PAGE;
     for (index, pages) in BLOCK_PAGES.into_iter().enumerate() {
@@ -80,14 +80,14 @@ struct Writer {
 
 impl Writer {
     /// Fills a region with chunks; no two free ones are adjacent.
-    fn write_region(&mut self, start: u64, dice: &mut Rng) {
+    fn write_region(&mut self, start: u64, rng: &mut Rng) {
         let (mut chunk, last) = (start + OVERHEAD, start + REGION_PAGES * PAGE - OVERHEAD);
         // A chunk begins with the size of the previous one, and its own.
         let (mut previous_size, mut was_free) = (IN_USE, true);
         while chunk < last {
-            let max_units = if dice.chance(10) { 600 } else { 40 };
-            let bytes = ALIGNMENT * (1 + dice.below(max_units.min((last - chunk) / ALIGNMENT)));
-            let is_free = !was_free && dice.chance(40);
+            let max_units = if rng.chance(10) { 600 } else { 40 };
+            let bytes = ALIGNMENT * (1 + rng.below(max_units.min((last - chunk) / ALIGNMENT)));
+            let is_free = !was_free && rng.chance(40);
             let size = if is_free { bytes } else { bytes | IN_USE };
             self.image.put_row(chunk, [previous_size, size]);
             if is_free {

@@ -64,12 +64,12 @@ pub enum Ending {
 /// Consecutive chunks.
 #[derive(Clone, Debug)]
 pub struct Stretch {
-    /// First byte that belongs to malloc here: start of the break, or of heap_info.
+    /// First address that belongs to malloc: start of the break, or of heap_info.
     pub base: u64,
     pub chunks: Vec<Chunk>,
     /// End of the chunks: start of the fenceposts or of the top chunk.
     pub chunks_end: u64,
-    /// First byte behind them.
+    /// First address past them.
     pub end: u64,
     pub ending: Ending,
     /// Whether its memory is from the break.
@@ -156,22 +156,22 @@ pub struct Plan {
 pub fn plan(recipe: &Recipe) -> Plan {
     let thread_count = recipe.threads.max(1);
     let cached_counts = vec![[0; TCACHE_BINS]; thread_count];
-    let mut planner = Planner { recipe, dice: Rng::new(recipe.seed), cached_counts, tcaches: Vec::new() };
+    let mut planner = Planner { recipe, rng: Rng::new(recipe.seed), cached_counts, tcaches: Vec::new() };
     // The main thread's tcache is the heap's first chunk; those of the others are in their arena.
     let secondary_tcaches = if recipe.secondary_heaps > 0 { thread_count - 1 } else { 0 };
     let mut arenas = vec![planner.plan_main_arena(thread_count - secondary_tcaches)];
     if recipe.secondary_heaps > 0 {
         arenas.push(planner.plan_secondary_arena(secondary_tcaches));
     }
-    let Planner { mut dice, tcaches, .. } = planner;
+    let Planner { mut rng, tcaches, .. } = planner;
     let fs_base = |index: u64| THREADS_START + index * THREAD_DISTANCE + THREAD_POINTER;
     let threads =
         (0u64..).zip(tcaches).map(|(index, tcache)| Thread { fs_base: fs_base(index), tcache }).collect();
     let end = arenas[0].break_end();
     // A program may move the break by any number of bytes.
     let system_break = if recipe.is_break_moved { end + 0x1230 } else { end };
-    let mmapped = draw_mmapped(recipe, &mut dice);
-    let mmapped_leftover = if recipe.version == Version::V2_43 { 16 * dice.below(4) } else { 0 };
+    let mmapped = draw_mmapped(recipe, &mut rng);
+    let mmapped_leftover = if recipe.version == Version::V2_43 { 16 * rng.below(4) } else { 0 };
     Plan { arenas, threads, mmapped, mmapped_leftover, system_break }
 }
 
@@ -185,7 +185,7 @@ fn moved_to_base(stretch: Stretch, base: u64) -> Stretch {
 /// A plan that is being made.
 struct Planner<'a> {
     recipe: &'a Recipe,
-    dice: Rng,
+    rng: Rng,
     /// By thread and bin, the number of chunks in its cache: no bin gets more than it takes.
     cached_counts: Vec<[u64; TCACHE_BINS]>,
     /// Addresses of the threads' tcaches.
@@ -199,8 +199,8 @@ impl Planner<'_> {
         let mut base = recipe.places.heap;
         if recipe.has_foreign_sbrk {
             let mut stretch = self.plan_stretch(base, base, tcache_count, Ending::MovedBreak);
-            // There may be any number of foreign bytes; malloc aligns behind them.
-            base = (stretch.end + 1 + self.dice.below(20_000)).next_multiple_of(ALIGNMENT);
+            // There may be any number of foreign bytes; malloc aligns the chunk after them.
+            base = (stretch.end + 1 + self.rng.below(20_000)).next_multiple_of(ALIGNMENT);
             stretch.foreign_end = base;
             stretches.push(stretch);
         }
@@ -254,17 +254,17 @@ impl Planner<'_> {
             previous = self.draw_state(size, previous);
             push(&mut at, size, previous);
         }
-        // No free chunk touches top or another free chunk: malloc would have merged them.
+        // No free chunk is adjacent to top or another free chunk: malloc would have merged them.
         if previous == ChunkState::Free {
             push(&mut at, 48, ChunkState::Live);
         }
-        // What is left for the top chunk, or for another chunk and the fenceposts.
-        let max_rest_bytes = if self.dice.chance(20) { 400_000 } else { 9_000 };
-        let rest_bytes = 96 + self.dice.below(max_rest_bytes);
+        // The rest is the top chunk, or another chunk and the fenceposts.
+        let max_rest_bytes = if self.rng.chance(20) { 400_000 } else { 9_000 };
+        let rest_bytes = 96 + self.rng.below(max_rest_bytes);
         let end = (at + rest_bytes).next_multiple_of(PAGE);
         if ending != Ending::Top {
             // The former top is now a chunk up to the fenceposts.
-            let state = if self.dice.chance(70) { ChunkState::Free } else { ChunkState::Live };
+            let state = if self.rng.chance(70) { ChunkState::Free } else { ChunkState::Live };
             let size = end - FENCEPOST_BYTES - at;
             push(&mut at, size, state);
         }
@@ -273,18 +273,18 @@ impl Planner<'_> {
 
     /// Draws the size of a chunk: mostly one that a fastbin or a tcache takes.
     fn draw_size(&mut self) -> u64 {
-        let max_size = match self.dice.below(100) {
+        let max_size = match self.rng.below(100) {
             0..60 => MAX_FAST_BYTES,
             60..85 => MAX_CACHED_BYTES,
             85..98 => 9_000,
             _ => 120_000,
         };
-        (MIN_CHUNK_BYTES + self.dice.below(max_size - MIN_CHUNK_BYTES + 1)).next_multiple_of(ALIGNMENT)
+        (MIN_CHUNK_BYTES + self.rng.below(max_size - MIN_CHUNK_BYTES + 1)).next_multiple_of(ALIGNMENT)
     }
 
-    /// Draws a state that a chunk of this size may have behind the previous one.
+    /// Draws a state that a chunk of this size may have after one in the state `previous`.
     fn draw_state(&mut self, size: u64, previous: ChunkState) -> ChunkState {
-        match self.dice.below(100) {
+        match self.rng.below(100) {
             0..15 if size <= MAX_CACHED_BYTES => {
                 self.draw_cache(size).map_or(ChunkState::Live, ChunkState::Cached)
             }
@@ -296,7 +296,7 @@ impl Planner<'_> {
 
     /// Chooses a thread and caches a chunk of `size` there; `None` if its bin is full.
     fn draw_cache(&mut self, size: u64) -> Option<usize> {
-        let thread = self.dice.below(self.cached_counts.len() as u64) as usize;
+        let thread = self.rng.below(self.cached_counts.len() as u64) as usize;
         let bin = usize::try_from((size.checked_sub(MIN_CHUNK_BYTES)?) / ALIGNMENT).ok()?;
         let count = self.cached_counts.get_mut(thread)?.get_mut(bin)?;
         (*count < self.recipe.version.tcache_fill()).then(|| {
@@ -307,11 +307,11 @@ impl Planner<'_> {
 }
 
 /// Draws the chunks with their own mappings.
-fn draw_mmapped(recipe: &Recipe, dice: &mut Rng) -> Vec<Mmapped> {
+fn draw_mmapped(recipe: &Recipe, rng: &mut Rng) -> Vec<Mmapped> {
     (0..recipe.mmapped_chunks as u64)
         .map(|index| {
-            let bytes = PAGE * (1 + dice.below(80));
-            let offset = if dice.chance(25) { 16 * dice.below(64) } else { 0 };
+            let bytes = PAGE * (1 + rng.below(80));
+            let offset = if rng.chance(25) { 16 * rng.below(64) } else { 0 };
             // Mappings are apart, or the kernel would print them as one.
             Mmapped { base: MMAPPED_START + index * 0x100_0000, bytes, offset }
         })

@@ -8,14 +8,14 @@ use crate::{Image, Rng, map_line, map_lines};
 
 const MIB: u64 = 1 << 20;
 const PAGE: u64 = 8192;
-/// The library's file-backed data, and its bss behind it.
+/// The library's file-backed data, and its bss after it.
 const DATA: u64 = 0x7f41_4000_0000;
 const DATA_BYTES: u64 = 64 * 1024;
 const BSS_BYTES: u64 = 2 * MIB;
 /// `SizeMap::num_objects_to_move_`; sizes and pages follow it.
 const SIZES: u64 = DATA + 0x1004;
 /// Entries of the tables of `SizeMap` (`kClassSizesMax`), and their offsets from `SIZES`. From 2.11
-/// on a word is between the last table and `num_size_classes`.
+/// on there is a word between the last table and `num_size_classes`.
 const MAX_CLASSES: u64 = 128;
 const CLASS_SIZES: u64 = 4 * MAX_CLASSES;
 const CLASS_PAGES: u64 = 1028;
@@ -60,7 +60,7 @@ mod span {
     pub const OBJECTS: u64 = 32;
     pub const BYTES: u64 = 48;
 }
-/// In the word behind `OBJECTS`: the number of objects that are not in the list, then these.
+/// In the word after `OBJECTS`, above the number of objects that are not in the list.
 const SPAN_CLASS_SHIFT: u32 = 16;
 const SPAN_LOCATION_SHIFT: u32 = 24;
 /// `Span::location`.
@@ -141,7 +141,7 @@ pub struct HeapImage {
     pub maps: String,
     /// Its expected figures.
     pub expected: HeapExpected,
-    /// Ranges of its own structures, for damage: first byte and first byte behind.
+    /// Ranges of its own structures, for damage: the first address, and the first one past the end.
     pub structure_ranges: Vec<(u64, u64)>,
 }
 
@@ -161,8 +161,8 @@ struct Writer {
 /// Fabricates a tcmalloc from `seed`.
 pub fn fabricate_tcmalloc(seed: u64) -> HeapImage {
     let mut image = Image::of(&[(DATA, DATA_BYTES + BSS_BYTES), (OWN, OWN_BYTES), (HEAP, HEAP_BYTES)]);
-    let mut dice = Rng::new(seed ^ 0x7463);
-    let root = CENTRAL + ROOT_DISTANCE + 8 * dice.below(1000);
+    let mut rng = Rng::new(seed ^ 0x7463);
+    let root = CENTRAL + ROOT_DISTANCE + 8 * rng.below(1000);
     let root_entry = root + (HEAP >> ROOT_ENTRY_SHIFT) * 8;
     image.put_word(root_entry, LEAF);
     let mut writer = Writer {
@@ -174,10 +174,11 @@ pub fn fabricate_tcmalloc(seed: u64) -> HeapImage {
         expected: HeapExpected::default(),
     };
     while writer.next_span + 64 * PAGE < HEAP + HEAP_BYTES {
-        writer.write_span(&mut dice);
+        writer.write_span(&mut rng);
     }
-    writer.write_sizes(dice.chance(50));
-    writer.write_lists(&mut dice);
+    let is_2_11 = rng.chance(50);
+    writer.write_sizes(is_2_11);
+    writer.write_lists(&mut rng);
     let maps = map_lines(&[
         map_line(DATA, DATA_BYTES, "rw-p 00080000 08:01 78 /usr/lib/libtcmalloc_minimal.so.4"),
         map_line(DATA + DATA_BYTES, BSS_BYTES, "rw-p 00000000 00:00 0"),
@@ -212,14 +213,14 @@ struct SpanObjects {
 
 impl Writer {
     /// Writes a span: free, given back to the kernel, one block, or objects of one size.
-    fn write_span(&mut self, dice: &mut Rng) {
+    fn write_span(&mut self, rng: &mut Rng) {
         let (start, structure) = (self.next_span, self.next_structure);
-        let [pages, class, location] = match dice.below(10) {
-            0 => [1 + dice.below(20), 0, ON_NORMAL_FREELIST],
-            1 => [1 + dice.below(20), 0, ON_RETURNED_FREELIST],
-            2 => [1 + dice.below(50), 0, IN_USE],
+        let [pages, class, location] = match rng.below(10) {
+            0 => [1 + rng.below(20), 0, ON_NORMAL_FREELIST],
+            1 => [1 + rng.below(20), 0, ON_RETURNED_FREELIST],
+            2 => [1 + rng.below(50), 0, IN_USE],
             _ => {
-                let class = 1 + dice.below(CLASSES.len() as u64 - 1);
+                let class = 1 + rng.below(CLASSES.len() as u64 - 1);
                 [CLASSES[class as usize].span_pages, class, IN_USE]
             }
         };
@@ -232,7 +233,7 @@ impl Writer {
                 self.expected.live_bytes += bytes;
                 self.expected.live_blocks += 1;
             }
-            _ => objects = self.write_objects(start, class as usize, dice),
+            _ => objects = self.write_objects(start, class as usize, rng),
         }
         let fields = objects.taken_objects | class << SPAN_CLASS_SHIFT | location << SPAN_LOCATION_SHIFT;
         self.image.put_row(structure + span::START, [start / PAGE, pages]);
@@ -252,17 +253,17 @@ impl Writer {
     }
 
     /// Writes the objects of a span: in use, for a cache, or in the span's list.
-    fn write_objects(&mut self, start: u64, class: usize, dice: &mut Rng) -> SpanObjects {
+    fn write_objects(&mut self, start: u64, class: usize, rng: &mut Rng) -> SpanObjects {
         let SizeClass { object_bytes, span_pages } = CLASSES[class];
-        let used_percent = dice.below(101);
+        let used_percent = rng.below(101);
         let mut objects = SpanObjects::default();
         for index in 0..span_pages * PAGE / object_bytes {
             let object = start + index * object_bytes;
-            if dice.chance(used_percent) {
+            if rng.chance(used_percent) {
                 objects.taken_objects += 1;
                 self.expected.live_bytes += object_bytes;
                 self.expected.live_blocks += 1;
-            } else if dice.chance(30) {
+            } else if rng.chance(30) {
                 objects.taken_objects += 1;
                 self.expected.cached_bytes += object_bytes;
                 self.unlisted_objects[class].push(object);
@@ -283,19 +284,19 @@ impl Writer {
             self.image.put_bits(SIZES + CLASS_SIZES + 4 * index, class.object_bytes, 32);
             self.image.put_word(SIZES + CLASS_PAGES + 8 * index, class.span_pages);
         }
-        let behind = SIZES + CLASS_PAGES + 8 * MAX_CLASSES;
-        self.image.put_word(behind, if is_2_11 { 1 } else { CLASSES.len() as u64 });
-        self.image.put_word(behind + 8, if is_2_11 { CLASSES.len() as u64 } else { 0 });
+        let count = CLASSES.len() as u64;
+        let words = if is_2_11 { [1, count] } else { [count, 0] };
+        self.image.put_row(SIZES + CLASS_PAGES + 8 * MAX_CLASSES, words);
     }
 
     /// Writes central lists with transfer caches, and a thread's cache, from the unlisted objects.
-    fn write_lists(&mut self, dice: &mut Rng) {
+    fn write_lists(&mut self, rng: &mut Rng) {
         self.image.put_word(THREADS, CACHE);
         for (class, &SizeClass { object_bytes, .. }) in CLASSES.iter().enumerate() {
             let list = CENTRAL + class as u64 * CENTRAL_BYTES;
             self.image.put_word(list + central::CLASS, class as u64);
             self.image.put_word(list + central::SPAN_COUNT, self.spans[class].len() as u64);
-            let head = list + if dice.chance(50) { central::EMPTY } else { central::NON_EMPTY };
+            let head = list + if rng.chance(50) { central::EMPTY } else { central::NON_EMPTY };
             let mut previous = head;
             for structure in std::mem::take(&mut self.spans[class]) {
                 self.image.put_word(structure + span::PREVIOUS, previous);
@@ -303,7 +304,7 @@ impl Writer {
                 previous = structure;
             }
             let mut objects = std::mem::take(&mut self.unlisted_objects[class]);
-            let slots = (objects.len() as u64 / BATCH).min(MAX_SLOTS) * dice.below(2);
+            let slots = (objects.len() as u64 / BATCH).min(MAX_SLOTS) * rng.below(2);
             for slot in 0..slots {
                 let batch = objects.split_off(objects.len() - BATCH as usize);
                 let first = self.link_objects(&batch);

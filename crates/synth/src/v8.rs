@@ -11,6 +11,7 @@ use crate::v8_objects::Objects;
 use crate::{Image, Rng, Tally, Usage, map_line, map_lines};
 
 const PAGE: u64 = 4096;
+/// Bytes of a page of V8.
 const UNIT: u64 = 256 << 10;
 /// Flags that each page has.
 const PAGE_FLAGS: u64 = 4;
@@ -38,7 +39,7 @@ const STORES: u64 = OWN + 0x4_8000;
 const STRINGS: u64 = OWN + 0x5_0000;
 /// Offset in the sweeper of the list of old ArrayBuffers, from 13 on: their entries have a bit set.
 const OLD_LIST: u64 = 48;
-/// The addresses of blocks; nothing is read of them.
+/// The addresses of blocks, whose contents no reader reads.
 const BLOCKS: u64 = 0x2000_0000;
 /// A memory that V8 maps.
 const MEMORY: u64 = 0x7f30_0000_0000;
@@ -84,14 +85,14 @@ pub struct V8Image {
     pub expected: V8Expected,
 }
 
-/// Fabricates a V8 from `seed`; five seeds in a row are of five versions.
+/// Fabricates a V8 from `seed`; consecutive seeds give different versions.
 pub fn fabricate_v8(seed: u64) -> V8Image {
-    let layout = LAYOUTS[(seed % 5) as usize];
+    let layout = LAYOUTS[(seed % LAYOUTS.len() as u64) as usize];
     let mut image = Image::of(&[(READ_ONLY, UNIT), (OWN, OWN_BYTES), (CODE, CODE_BYTES)]);
     let objects = Objects::new(&mut image, READ_ONLY + 0x4000, layout.fields);
     let mut writer = Writer {
         image,
-        dice: Rng::new(seed ^ 0x7638),
+        rng: Rng::new(seed ^ 0x7638),
         layout,
         next_page: DATA,
         next_code: CODE,
@@ -122,7 +123,7 @@ pub fn fabricate_v8(seed: u64) -> V8Image {
 
 struct Writer {
     image: Image,
-    dice: Rng,
+    rng: Rng,
     layout: Layout,
     next_page: u64,
     next_code: u64,
@@ -143,6 +144,13 @@ struct Record {
     is_pooled: bool,
 }
 
+/// What the pages of a space hold.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PageContent {
+    Data,
+    Code,
+}
+
 /// The part of a page in which the main thread allocates.
 struct AllocationArea {
     start: u64,
@@ -152,12 +160,14 @@ struct AllocationArea {
 }
 
 impl Writer {
+    /// Writes a word.
     fn put(&mut self, at: u64, word: u64) {
         self.image.put_word(at, word);
     }
 
+    /// Fills memory with objects.
     fn fill(&mut self, start: u64, end: u64) {
-        self.objects.fill(&mut self.image, &mut self.dice, start, end);
+        self.objects.fill(&mut self.image, &mut self.rng, start, end);
     }
 
     /// Whether records are apart from their pages (13 on).
@@ -240,6 +250,7 @@ impl Writer {
         }
     }
 
+    /// Writes the spaces of the heap, except the read-only one.
     fn write_spaces(&mut self) {
         for (number, name) in (0..).zip(self.layout.spaces.split(' ')) {
             let at = SPACES + 0x400 * number;
@@ -249,8 +260,8 @@ impl Writer {
             self.put(HEAP + self.layout.heap.spaces + 8 * number, at);
             let usage = match name {
                 "new" => self.write_young(number, at),
-                "old" | "map" | "trusted" => self.write_paged(number, at, UNIT, true),
-                "code" => self.write_paged(number, at, UNIT, false),
+                "old" | "map" | "trusted" => self.write_paged(number, at, PageContent::Data),
+                "code" => self.write_paged(number, at, PageContent::Code),
                 "large_object" => self.write_large(number, at),
                 _ => {
                     self.write_space(at, number, 0);
@@ -265,11 +276,11 @@ impl Writer {
     /// a place on its current page.
     fn write_young(&mut self, number: u64, space: u64) -> Usage {
         self.write_space(space, number, 0);
-        let pages = 1 + self.dice.below(3);
-        let current = self.dice.below(pages);
+        let pages = 1 + self.rng.below(3);
+        let current = self.rng.below(pages);
         let header = self.layout.header;
         let page_area_bytes = UNIT - header;
-        let top = 8 * self.dice.below(page_area_bytes / 8);
+        let top = 8 * self.rng.below(page_area_bytes / 8);
         for half in [0x100, 0x200] {
             let owner = space + half;
             self.write_space(owner, number, pages * UNIT);
@@ -294,62 +305,60 @@ impl Writer {
         Usage::of(used_bytes, 2 * pages * UNIT)
     }
 
-    /// Writes a space of pages of equal size; pages of code, if not `is_data`, are mapped already.
-    fn write_paged(&mut self, number: u64, space: u64, bytes: u64, is_data: bool) -> Usage {
-        let pages = if is_data { 1 + self.dice.below(4) } else { 1 };
-        self.write_space(space, number, pages * bytes);
-        let page_area_bytes = bytes - self.layout.header;
+    /// Writes a space of pages of equal size; pages of code are mapped already.
+    fn write_paged(&mut self, number: u64, space: u64, content: PageContent) -> Usage {
+        let is_data = content == PageContent::Data;
+        let pages = if is_data { 1 + self.rng.below(4) } else { 1 };
+        self.write_space(space, number, pages * UNIT);
+        let page_area_bytes = UNIT - self.layout.header;
         let (mut records, mut allocated_sum) = (Vec::new(), 0);
         // The last page has an area of 8 KiB in which the main thread allocates.
-        let (area_bytes, filled_bytes) = (8 << 10, 8 * self.dice.below(1 << 10));
+        let (area_bytes, filled_bytes) = (8 << 10, 8 * self.rng.below(1 << 10));
         for page in 0..pages {
-            let start = if is_data { self.map_page(bytes) } else { self.next_code };
+            let start = if is_data { self.map_page(UNIT) } else { self.next_code };
             if !is_data {
-                self.next_code += bytes;
+                self.next_code += UNIT;
             }
-            let allocated_bytes = (8 * self.dice.below(page_area_bytes / 8)).max(area_bytes);
-            let wasted_bytes = 8 * self.dice.below((page_area_bytes - allocated_bytes) / 8 + 1);
+            let allocated_bytes = (8 * self.rng.below(page_area_bytes / 8)).max(area_bytes);
+            let wasted_bytes = 8 * self.rng.below((page_area_bytes - allocated_bytes) / 8 + 1);
             allocated_sum += allocated_bytes;
-            let (heap, owner) = (HEAP, space);
+            let (bytes, heap, owner) = (UNIT, HEAP, space);
             let record =
                 Record { start, bytes, heap, owner, allocated_bytes, wasted_bytes, is_pooled: false };
             records.push(self.write_record(&record));
             let begin = start + self.layout.header;
-            let has_area = page + 1 == pages && self.dice.below(4) > 0;
+            let has_area = page + 1 == pages && self.rng.below(4) > 0;
             if is_data {
                 self.fill(begin, begin + if has_area { filled_bytes } else { 0 });
-                self.fill(begin + if has_area { area_bytes } else { 0 }, start + bytes);
+                self.fill(begin + if has_area { area_bytes } else { 0 }, start + UNIT);
             }
+            self.put(space + self.layout.space.allocated, allocated_sum);
             if has_area {
                 let (top, limit) = (begin + filled_bytes, begin + area_bytes);
                 self.write_area(number, space, &AllocationArea { start: begin, top, limit });
-                // Versions that find it in the local heap do not count the rest of it.
+                // Versions that find it in the local heap do not count the rest of it as used.
                 if matches!(self.layout.area, AreaPointer::InLocalHeap(_)) {
-                    let rest_bytes = area_bytes - filled_bytes;
-                    self.put(space + self.layout.space.allocated, allocated_sum);
-                    allocated_sum -= rest_bytes;
-                    continue;
+                    allocated_sum -= area_bytes - filled_bytes;
                 }
             }
-            self.put(space + self.layout.space.allocated, allocated_sum);
         }
         self.link_pages(space, &records);
-        Usage::of(allocated_sum, pages * bytes)
+        Usage::of(allocated_sum, pages * UNIT)
     }
 
     /// Writes the space of large objects, each on a page of its own.
     fn write_large(&mut self, number: u64, space: u64) -> Usage {
-        let objects = self.dice.below(4);
+        let objects = self.rng.below(4);
         let mut records = Vec::new();
         let mut usage = Usage::default();
         for _ in 0..objects {
-            let bytes = PAGE * (33 + self.dice.below(100));
+            let bytes = PAGE * (33 + self.rng.below(100));
             let start = self.map_page(bytes);
             let area_bytes = bytes - self.layout.header;
             // One in three was trimmed: its page still counts the bytes of the larger object.
-            let is_trimmed = self.dice.below(3) == 0;
+            let is_trimmed = self.rng.below(3) == 0;
             let allocated_bytes =
-                if is_trimmed { area_bytes + PAGE * 50 } else { area_bytes - 8 * self.dice.below(64) };
+                if is_trimmed { area_bytes + PAGE * 50 } else { area_bytes - 8 * self.rng.below(64) };
             let (heap, owner) = (HEAP, space);
             let record = Record { start, bytes, heap, owner, allocated_bytes, ..Record::default() };
             records.push(self.write_record(&record));
@@ -364,13 +373,13 @@ impl Writer {
         usage
     }
 
-    /// Pooled pages of the isolate and of one that has ended.
+    /// Writes pooled pages of the isolate and of one that has ended.
     fn write_pool(&mut self) {
         for heap in [HEAP, ENDED] {
-            for _ in 0..self.dice.below(4) {
+            for _ in 0..self.rng.below(4) {
                 let start = self.map_page(UNIT);
                 let (bytes, owner) = (UNIT, SPACES + 0x400);
-                let allocated_bytes = 8 * self.dice.below(1 << 14);
+                let allocated_bytes = 8 * self.rng.below(1 << 14);
                 let record =
                     Record { start, bytes, heap, owner, allocated_bytes, wasted_bytes: 0, is_pooled: true };
                 self.write_record(&record);
@@ -379,7 +388,7 @@ impl Writer {
         }
     }
 
-    /// One page that a root of the isolate refers to.
+    /// Writes the read-only space: one page that a root of the isolate refers to.
     fn write_read_only(&mut self) {
         let (start, bytes) = (READ_ONLY, UNIT);
         self.write_record(&Record { start, bytes, allocated_bytes: 4096, ..Record::default() });
@@ -387,13 +396,13 @@ impl Writer {
         self.expected.read_only_bytes = UNIT;
     }
 
-    /// Blocks of Abseil's: each begins with its size, and a constant XOR its address.
+    /// Writes blocks of Abseil's: each begins with its size, and a constant XOR its address.
     fn write_abseil(&mut self) {
         self.image.map(ABSEIL, ABSEIL_BYTES as usize);
         if !self.has_separate_records() {
             return;
         }
-        let first_bytes = 32 * (1 + self.dice.below(ABSEIL_BYTES / 32 - 2));
+        let first_bytes = 32 * (1 + self.rng.below(ABSEIL_BYTES / 32 - 2));
         for [at, bytes, number] in [
             [ABSEIL, first_bytes, 0x4c83_3e95],
             [ABSEIL + first_bytes, ABSEIL_BYTES - first_bytes, !0x4c83_3e95_u64],
@@ -403,14 +412,14 @@ impl Writer {
         self.expected.abseil_bytes = ABSEIL_BYTES;
     }
 
-    /// Lists of ArrayBuffers: two, and two more if a collection is freeing the dead ones of these.
+    /// Writes lists of ArrayBuffers: two, and two more if a collection is freeing the dead ones.
     fn write_buffers(&mut self) {
         self.image.map(MEMORY, MEMORY_BYTES as usize);
         self.put(HEAP + self.layout.heap.sweeper, SWEEPER);
         self.put(SWEEPER, HEAP);
         let is_new = self.has_separate_records();
         let mut lists = if is_new { vec![16, OLD_LIST] } else { vec![104, 128] };
-        if self.dice.below(2) == 0 {
+        if self.rng.below(2) == 0 {
             let job = SWEEPER + 0x200;
             self.put(SWEEPER + 8, job);
             lists.extend(if is_new { [0x208, 0x228] } else { [0x210, 0x228] });
@@ -420,7 +429,8 @@ impl Writer {
     }
 
     /// Writes the list of ArrayBuffers at `list` in the sweeper. Its entries have numbers from
-    /// `number` on; returns the number after the last. The stores are blocks, but one that V8 maps.
+    /// `number` on; returns the number after the last. The stores are blocks, except one that V8
+    /// maps.
     fn write_buffer_list(&mut self, list: u64, mut number: u64) -> u64 {
         let is_new = self.has_separate_records();
         // Offsets in an entry, and by how much its bytes are shifted.
@@ -428,10 +438,10 @@ impl Writer {
         let age = u64::from(is_new && list == OLD_LIST);
         let (mut link, mut last_entry) = (SWEEPER + list, 0);
         let mut total_bytes = 0;
-        for _ in 0..self.dice.below(20) {
+        for _ in 0..self.rng.below(20) {
             let (entry, store) = (ENTRIES + 64 * number, STORES + 128 * number);
             let is_mapped = number == 3;
-            let bytes = if is_mapped { 5 * PAGE + 100 } else { 16 * (1 + self.dice.below(4096)) };
+            let bytes = if is_mapped { 5 * PAGE + 100 } else { 16 * (1 + self.rng.below(4096)) };
             self.put(link, entry);
             // Its store was transferred while others were freed: its bytes are in the sum only.
             let is_transferred = number == 5;
@@ -464,16 +474,17 @@ impl Writer {
         }
     }
 
-    /// Strings of one byte or two for each character; one in four does not cache where they are.
+    /// Writes external strings of one or two bytes for each character; one in four does not cache
+    /// the address of its characters.
     fn write_strings(&mut self) {
         let map = |kind: u64| READ_ONLY + 0x2000 + 64 * kind;
         for kind in [0x2a, 0x22, 0x3a] {
             self.put(map(kind) + 8, kind << 32);
         }
-        let count = self.dice.below(12);
+        let count = self.rng.below(12);
         for number in 0..count {
-            let (kind, bytes) = self.dice.one_of(&[(0x2a, 1), (0x22, 2), (0x2a, 1), (0x3a, 0)]);
-            let (object, characters) = (READ_ONLY + 0x8000 + 32 * number, 1 + self.dice.below(5000));
+            let (kind, bytes) = self.rng.one_of(&[(0x2a, 1), (0x22, 2), (0x2a, 1), (0x3a, 0)]);
+            let (object, characters) = (READ_ONLY + 0x8000 + 32 * number, 1 + self.rng.below(5000));
             self.put(object, map(kind) + 1);
             self.put(object + 8, characters << 32 | 3);
             self.put(object + 24, BLOCKS + 0x1000_0000 + (number << 16));

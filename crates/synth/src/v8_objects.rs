@@ -30,30 +30,6 @@ const STRING_TYPE: u64 = 40;
 const FILLER_TYPE: u64 = 259;
 const FREE_TYPE: u64 = 260;
 
-/// Offsets in the objects of a version.
-#[derive(Clone, Copy)]
-pub struct Fields {
-    /// In a function: its `SharedFunctionInfo`.
-    pub shared_info: u64,
-    /// In that: the name, or a `ScopeInfo` with it.
-    pub name: u64,
-    /// In a `ScopeInfo`: where names of variables are.
-    pub scope_names: u64,
-    /// How far the flags of a `ScopeInfo` are shifted.
-    pub scope_flags_shift: u32,
-    /// Bytes that free memory counts as one.
-    pub free_unit_bytes: u64,
-}
-
-/// Hidden classes, and the counts of the objects that were written.
-pub struct Objects {
-    fields: Fields,
-    /// Address of the first hidden class.
-    base: u64,
-    /// The objects of each type.
-    pub types: BTreeMap<String, Tally>,
-}
-
 /// Pointers to objects have this bit.
 const TAG: u64 = 1;
 /// Small integers and lengths are in the upper half of a word.
@@ -92,23 +68,57 @@ const CONSTRUCTOR: u64 = 0xa00;
 const NAMES: [u64; 2] = [0xb00, 0xb40];
 const SCOPE_INFO: u64 = 0xc00;
 
-/// An object to write: the name of its type, its hidden class, its size, its second word.
+/// Offsets in the objects of a version.
+#[derive(Clone, Copy)]
+pub struct Fields {
+    /// In a function: its `SharedFunctionInfo`.
+    pub shared_info: u64,
+    /// In that: the name, or a `ScopeInfo` with it.
+    pub name: u64,
+    /// In a `ScopeInfo`: where names of variables are.
+    pub scope_names: u64,
+    /// How far the flags of a `ScopeInfo` are shifted.
+    pub scope_flags_shift: u32,
+    /// Bytes that free memory counts as one.
+    pub free_unit_bytes: u64,
+}
+
+/// Hidden classes, and the counts of the objects that were written.
+pub struct Objects {
+    fields: Fields,
+    /// Address of the first hidden class.
+    base: u64,
+    /// The objects of each type.
+    pub types: BTreeMap<String, Tally>,
+}
+
+/// An object to write.
 struct ObjectSpec {
-    name: &'static str,
+    /// The name of its type; `None` for free memory, which is not counted.
+    name: Option<&'static str>,
+    /// The number of its hidden class.
     map: u64,
     bytes: u64,
+    /// Its second word.
     word: u64,
 }
 
-const fn object_spec(name: &'static str, map: u64, bytes: u64, word: u64) -> ObjectSpec {
-    ObjectSpec { name, map, bytes, word }
+impl ObjectSpec {
+    const fn of_type(name: &'static str, map: u64, bytes: u64, word: u64) -> Self {
+        Self { name: Some(name), map, bytes, word }
+    }
+
+    const fn free(map: u64, bytes: u64) -> Self {
+        Self { name: None, map, bytes, word: 0 }
+    }
 }
 
 impl Objects {
     /// Writes the hidden classes from `base` on.
     pub fn new(image: &mut Image, base: u64, fields: Fields) -> Self {
         let instance_type = |name: &str| {
-            TYPES.iter().find(|(type_name, _)| *type_name == name).map_or(0, |(_, number)| u64::from(*number))
+            let listed = TYPES.iter().find(|(type_name, _)| *type_name == name);
+            listed.map_or_else(|| panic!("no instance type {name}"), |(_, number)| u64::from(*number))
         };
         let objects = Self { fields, base, types: BTreeMap::new() };
         for [map, type_number, words] in [
@@ -164,32 +174,34 @@ impl Objects {
     }
 
     /// Fills memory with objects: first a function of each class, if there is room.
-    pub fn fill(&mut self, image: &mut Image, dice: &mut Rng, start: u64, end: u64) {
+    pub fn fill(&mut self, image: &mut Image, rng: &mut Rng, start: u64, end: u64) {
         let mut next = start;
         let mut functions = 0;
         while next < end {
             let room_bytes = end - next;
-            let kind = if functions < 2 && room_bytes >= 64 { 4 } else { dice.below(6) };
+            let kind = if functions < 2 && room_bytes >= 64 { 4 } else { rng.below(6) };
             let drawn = match kind {
-                0 => object_spec("Base", BASE, 48, 0),
-                1 => object_spec("Derived", DERIVED, 56, 0),
+                0 => ObjectSpec::of_type("Base", BASE, 48, 0),
+                1 => ObjectSpec::of_type("Derived", DERIVED, 56, 0),
                 2 => {
-                    let length = dice.below(200);
+                    let length = rng.below(200);
                     let bytes = (16 + length).next_multiple_of(8);
-                    object_spec("(string)", TEXT, bytes, length << SMI_SHIFT | 3)
+                    ObjectSpec::of_type("(string)", TEXT, bytes, length << SMI_SHIFT | 3)
                 }
                 3 => {
-                    let length = dice.below(40);
-                    object_spec("system / FixedArray", ARRAY, 16 + 8 * length, length << SMI_SHIFT)
+                    let length = rng.below(40);
+                    ObjectSpec::of_type("system / FixedArray", ARRAY, 16 + 8 * length, length << SMI_SHIFT)
                 }
-                4 => object_spec(["function Base", "function Derived"][functions % 2], FUNCTION, 64, 0),
-                _ => object_spec("", FREE_SPACE, 16 + 8 * dice.below(200), 0),
+                4 => {
+                    ObjectSpec::of_type(["function Base", "function Derived"][functions % 2], FUNCTION, 64, 0)
+                }
+                _ => ObjectSpec::free(FREE_SPACE, 16 + 8 * rng.below(200)),
             };
             // If the object does not fit, a filler takes the rest.
             let ObjectSpec { name, map, bytes, word } = match room_bytes {
                 _ if drawn.bytes <= room_bytes => drawn,
-                8 => object_spec("", ONE_WORD, 8, 0),
-                _ => object_spec("", FREE_SPACE, room_bytes, 0),
+                8 => ObjectSpec::free(ONE_WORD, 8),
+                _ => ObjectSpec::free(FREE_SPACE, room_bytes),
             };
             image.put_word(next, self.map_pointer(map));
             match map {
@@ -204,7 +216,9 @@ impl Objects {
                 }
                 _ => image.put_word(next + 8, word),
             }
-            self.count(name, bytes);
+            if let Some(name) = name {
+                self.count(name, bytes);
+            }
             next += bytes;
         }
     }
@@ -217,10 +231,8 @@ impl Objects {
         self.count("system / FixedArray", 16 + 8 * length);
     }
 
-    /// Counts an object, unless it has no name.
+    /// Counts an object of the type `name`.
     fn count(&mut self, name: &str, bytes: u64) {
-        if !name.is_empty() {
-            self.types.entry(name.to_owned()).or_default().add(bytes);
-        }
+        self.types.entry(name.to_owned()).or_default().add(bytes);
     }
 }

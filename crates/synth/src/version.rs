@@ -1,5 +1,5 @@
-//! How each glibc lays out its structures, from malloc.c and arena.c of that release. Kept apart
-//! from the readers' own tables on purpose: a mistake in one of the two shows.
+//! How each glibc lays out its structures, from malloc.c and arena.c of that release. Independent
+//! of the readers' tables: otherwise a mistake in those would not be found.
 
 /// A release of glibc whose heaps can be fabricated (x86-64).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Version {
         self != Self::V2_31
     }
 
-    /// Whether there are fastbins (until 2.41).
+    /// Whether there are fastbins: up to 2.41 of these releases.
     pub fn has_fastbins(self) -> bool {
         self != Self::V2_43
     }

@@ -27,12 +27,20 @@ const FASTBINS: usize = 10;
 const FENCEPOST_BYTES: u64 = 0x10;
 /// Bytes of a chunk before its memory.
 const HEADER_BYTES: u64 = 16;
+/// Offsets in a chunk (`struct malloc_chunk`).
+mod malloc_chunk {
+    pub const SIZE: u64 = 8;
+    pub const FD: u64 = 16;
+    pub const BK: u64 = 24;
+    pub const FD_NEXTSIZE: u64 = 32;
+    pub const BK_NEXTSIZE: u64 = 40;
+}
 /// malloc_state's flag of an arena that is not contiguous (`NONCONTIGUOUS_BIT`).
 const NONCONTIGUOUS: u32 = 2;
-/// Defaults of mp_: trim_threshold, top_pad and mmap_threshold (`DEFAULT_TOP_PAD`, …), and
-/// n_mmaps_max.
+/// Default of trim_threshold, top_pad and mmap_threshold in mp_ (`DEFAULT_TOP_PAD`, …).
 const DEFAULT_THRESHOLD: u64 = 131_072;
-const DEFAULT_MAX_MMAPS: u32 = 65_536;
+/// Default of n_mmaps_max in mp_.
+const DEFAULT_MAX_MMAPS: u64 = 65_536;
 
 /// The double-free key of tcache entries from 2.34 on (`tcache_key`).
 const TCACHE_KEY: u64 = 0x9d3c_51e7_0b6a_f284;
@@ -40,7 +48,8 @@ const TCACHE_KEY: u64 = 0x9d3c_51e7_0b6a_f284;
 struct Writer {
     version: Version,
     image: Image,
-    dice: Rng,
+    rng: Rng,
+    /// Addresses of the words of the heap's structure.
     structure: Vec<u64>,
     mappings: Vec<Mapping>,
 }
@@ -50,7 +59,7 @@ pub fn write(recipe: &Recipe, plan: Plan, expected: Expected) -> Heap {
     let mut writer = Writer {
         version: recipe.version,
         image: Image::default(),
-        dice: Rng::new(recipe.seed ^ 0xb17e5),
+        rng: Rng::new(recipe.seed ^ 0xb17e5),
         structure: Vec::new(),
         mappings: Vec::new(),
     };
@@ -93,7 +102,7 @@ impl Writer {
         self.mappings.push(Mapping { start, end, permissions: "rw-p", name });
     }
 
-    /// Adds all mappings of the process but that of its code.
+    /// Adds all mappings of the process except that of its code.
     fn map_all(&mut self, recipe: &Recipe, plan: &Plan) {
         for arena in &plan.arenas {
             if arena.is_main {
@@ -103,7 +112,7 @@ impl Writer {
                 let ends = (pieces().map(|piece| piece.base).min(), pieces().map(|piece| piece.end).max());
                 if let (Some(start), Some(end)) = ends {
                     // The kernel merges adjacent pieces; a foreign page may follow.
-                    let foreign_bytes = PAGE * self.dice.below(3);
+                    let foreign_bytes = PAGE * self.rng.below(3);
                     self.map(start, end + foreign_bytes, "");
                     self.fill_garbage(end, end + foreign_bytes);
                 }
@@ -133,12 +142,12 @@ impl Writer {
     fn fill_garbage(&mut self, start: u64, end: u64) {
         let mut bytes = Vec::with_capacity((end - start) as usize);
         for _ in (start..end).step_by(8) {
-            let word: u64 = match self.dice.below(8) {
+            let word: u64 = match self.rng.below(8) {
                 0 => 0,
-                1 => self.dice.below(2000).next_multiple_of(16) | self.dice.below(8),
-                2 => start + round_down(self.dice.below(end - start), 16),
-                3 => self.dice.below(256),
-                _ => self.dice.word(),
+                1 => self.rng.below(2000).next_multiple_of(16) | self.rng.below(8),
+                2 => start + round_down(self.rng.below(end - start), 16),
+                3 => self.rng.below(256),
+                _ => self.rng.word(),
             };
             bytes.extend_from_slice(&word.to_le_bytes());
         }
@@ -152,22 +161,24 @@ impl Writer {
         self.fill_garbage(first, stretch.chunks_end);
         let mut in_use = PREV_INUSE;
         for chunk in &stretch.chunks {
-            self.put_structure_word(chunk.at + 8, chunk.size | arena_flag | in_use);
+            self.put_structure_word(chunk.at + malloc_chunk::SIZE, chunk.size | arena_flag | in_use);
             in_use = if chunk.state == ChunkState::Free { 0 } else { PREV_INUSE };
             if chunk.state == ChunkState::Free {
                 self.put_structure_word(chunk.at + chunk.size, chunk.size);
             }
         }
+        let last_size = stretch.chunks_end + malloc_chunk::SIZE;
         match stretch.ending {
-            Ending::Top => self
-                .put_structure_word(stretch.chunks_end + 8, (stretch.end - stretch.chunks_end) | PREV_INUSE),
+            Ending::Top => {
+                self.put_structure_word(last_size, (stretch.end - stretch.chunks_end) | PREV_INUSE);
+            }
             Ending::MovedBreak => {
-                self.put_structure_word(stretch.chunks_end + 8, FENCEPOST_BYTES | in_use);
-                self.put_structure_word(stretch.chunks_end + 24, FENCEPOST_BYTES | PREV_INUSE);
+                self.put_structure_word(last_size, FENCEPOST_BYTES | in_use);
+                self.put_structure_word(last_size + FENCEPOST_BYTES, FENCEPOST_BYTES | PREV_INUSE);
             }
             Ending::FullHeap => {
-                self.put_structure_word(stretch.chunks_end + 8, FENCEPOST_BYTES | in_use);
-                self.put_structure_word(stretch.chunks_end + 24, PREV_INUSE);
+                self.put_structure_word(last_size, FENCEPOST_BYTES | in_use);
+                self.put_structure_word(last_size + FENCEPOST_BYTES, PREV_INUSE);
             }
         }
         self.fill_garbage(stretch.end, stretch.foreign_end);
@@ -184,12 +195,12 @@ impl Writer {
         let binmap = self.write_bins(arena, bins);
         self.image.put(bins + BINS_BYTES, &binmap);
         // next, next_free, attached_threads, system_mem, max_system_mem.
-        let behind = bins + BINS_BYTES + binmap.len() as u64;
-        self.put_structure_word(behind, next_arena);
-        self.put_structure_word(behind + 8, 0);
-        self.image.put_word(behind + 16, 1);
-        self.put_structure_word(behind + 24, arena.system_bytes());
-        self.put_structure_word(behind + 32, arena.system_bytes());
+        let next = bins + BINS_BYTES + binmap.len() as u64;
+        self.put_structure_word(next, next_arena);
+        self.put_structure_word(next + 8, 0);
+        self.image.put_word(next + 16, 1);
+        self.put_structure_word(next + 24, arena.system_bytes());
+        self.put_structure_word(next + 32, arena.system_bytes());
         if self.version.has_fastbins() {
             self.write_fastbins(arena);
         }
@@ -202,7 +213,7 @@ impl Writer {
         let chunks = arena.stretches.iter().flat_map(|stretch| &stretch.chunks);
         for chunk in chunks.filter(|chunk| chunk.state == ChunkState::Free) {
             // The unsorted bin holds what was freed last, of any size.
-            let bin = if self.dice.chance(20) { 1 } else { bin_of(chunk.size) };
+            let bin = if self.rng.chance(20) { 1 } else { bin_of(chunk.size) };
             lists[bin as usize].push(*chunk);
         }
         let mut binmap = [0u32; BINS / 32];
@@ -214,7 +225,7 @@ impl Writer {
             } else if bin == 1 {
                 // Chunks that are not sorted yet are in no list of sizes.
                 for chunk in list.iter().filter(|chunk| chunk.size >= MIN_LARGE_BYTES) {
-                    self.image.put_row(chunk.at + 32, [0; 2]);
+                    self.image.put_row(chunk.at + malloc_chunk::FD_NEXTSIZE, [0; 2]);
                 }
             }
             if !list.is_empty() && bin > 1 {
@@ -225,8 +236,8 @@ impl Writer {
             let ring: Vec<u64> = std::iter::once(head).chain(list.iter().map(|chunk| chunk.at)).collect();
             for (index, &chunk) in ring.iter().enumerate() {
                 let following = ring[(index + 1) % ring.len()];
-                self.put_structure_word(chunk + 16, following);
-                self.put_structure_word(following + 24, chunk);
+                self.put_structure_word(chunk + malloc_chunk::FD, following);
+                self.put_structure_word(following + malloc_chunk::BK, chunk);
             }
         }
         binmap.iter().flat_map(|word| word.to_le_bytes()).collect()
@@ -239,14 +250,13 @@ impl Writer {
             if index == 0 || list[index - 1].size != chunk.size {
                 firsts.push(chunk.at);
             } else {
-                self.image.put_row(chunk.at + 32, [0; 2]);
+                self.image.put_row(chunk.at + malloc_chunk::FD_NEXTSIZE, [0; 2]);
             }
         }
-        // fd_nextsize and bk_nextsize.
         for (index, &chunk) in firsts.iter().enumerate() {
             let following = firsts[(index + 1) % firsts.len()];
-            self.put_structure_word(chunk + 32, following);
-            self.put_structure_word(following + 40, chunk);
+            self.put_structure_word(chunk + malloc_chunk::FD_NEXTSIZE, following);
+            self.put_structure_word(following + malloc_chunk::BK_NEXTSIZE, chunk);
         }
     }
 
@@ -316,7 +326,7 @@ impl Writer {
             for (bin, (count, head)) in (0u64..).zip(counts.into_iter().zip(heads)) {
                 // 2.43 counts the free slots; earlier releases count the chunks.
                 let stored = if self.version == Version::V2_43 { fill - count } else { count };
-                self.image.put(thread.tcache + bin * 2, &(stored as u16).to_le_bytes());
+                self.image.put_bits(thread.tcache + bin * 2, stored, 16);
                 self.put_structure_word(thread.tcache + bins * 2 + bin * 8, head);
             }
         }
@@ -331,7 +341,7 @@ impl Writer {
             let tail_bytes = if self.version == Version::V2_43 { 16 } else { 0 };
             let size = chunk.bytes - chunk.offset - tail_bytes;
             self.put_structure_word(header, chunk.offset);
-            self.put_structure_word(header + 8, size | IS_MMAPPED);
+            self.put_structure_word(header + malloc_chunk::SIZE, size | IS_MMAPPED);
         }
     }
 
@@ -345,9 +355,9 @@ impl Writer {
             self.image.put_word(parameters + offset, 0);
         }
         // n_mmaps, n_mmaps_max, max_n_mmaps, no_dyn_threshold.
-        let count = plan.mmapped.len() as u32;
+        let count = plan.mmapped.len() as u64;
         for (index, number) in (0..).zip([count, DEFAULT_MAX_MMAPS, count, 0]) {
-            self.image.put(parameters + offsets.n_mmaps + 4 * index, &number.to_le_bytes());
+            self.image.put_half(parameters + offsets.n_mmaps + 4 * index, number);
         }
         // mmapped_mem, max_mmapped_mem, sbrk_base.
         let bytes = plan.mmapped_bytes();

@@ -12,7 +12,7 @@ use strandline_report::pages::{html, markdown, terminal};
 use strandline_study::all::{self, StudyEntry};
 use strandline_study::chosen::{ChosenStudy, StudyOptions};
 use strandline_study::conduct::{StudyRun, run_and_judge};
-use strandline_study::confirmation::require_confirmation;
+use strandline_study::confirmation::{PlannedStudy, require_confirmation};
 use strandline_study::pages::studies::{Item, Totals, brief, document, page};
 
 const SCHEMA: &str = "strandline/studies-run/1";
@@ -73,7 +73,7 @@ fn confirm_all(
         .iter()
         .filter_map(|entry| Some((entry.chosen.as_ref().ok()?, options_of(&entry.name, options))))
         .collect();
-    let studies: Vec<_> = chosen.iter().map(|(study, options)| (*study, options)).collect();
+    let studies: Vec<_> = chosen.iter().map(|(chosen, options)| PlannedStudy { chosen, options }).collect();
     require_confirmation(&studies, &LabProgress::new("studies", !output.json))
 }
 

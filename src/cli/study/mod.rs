@@ -39,7 +39,7 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> 
             Some(name) => run::run(name, arguments, &options, output),
             None if arguments.all => all::run(arguments, &options, output),
             None => {
-                let (document, page) = listing::list().map_err(Failure)?;
+                let listing::StudyList { document, page } = listing::list().map_err(Failure)?;
                 show(LIST_SCHEMA, &document, &page, &arguments.report_output, output)?;
                 Ok(CommandResult::Done)
             }

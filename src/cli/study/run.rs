@@ -10,7 +10,7 @@ use super::{report_no_result, result_files};
 use strandline_report::text::clean;
 use strandline_study::chosen::{ChosenStudy, StudyOptions};
 use strandline_study::conduct::run_and_judge;
-use strandline_study::confirmation::require_confirmation;
+use strandline_study::confirmation::{PlannedStudy, require_confirmation};
 use strandline_study::pages::studies::{Item, page};
 use strandline_study::pages::study::document;
 use strandline_study::{Study, find};
@@ -38,8 +38,11 @@ pub fn run(
     let chosen = ChosenStudy::new(Arc::new(study), options, &arguments.axis).map_err(Failure)?;
     let mut files = result_files(arguments, &format!("strandline-study-{}.html", chosen.matrix.study.name))?;
     let progress = LabProgress::new("study", !output.json);
-    let confirmed =
-        if arguments.lab.yes { Ok(()) } else { require_confirmation(&[(&chosen, options)], &progress) };
+    let confirmed = if arguments.lab.yes {
+        Ok(())
+    } else {
+        require_confirmation(&[PlannedStudy { chosen: &chosen, options }], &progress)
+    };
     let result = confirmed.and_then(|()| run_and_judge(&chosen, options, &progress));
     drop(progress);
     let run = match result {

@@ -90,7 +90,7 @@ fn probes_run_once_per_phase_and_memory_is_checked() -> Outcome {
     assert!(unnamed.starts_with("a module is missing: no-such-probe-here x: "), "{unnamed}");
     let large = not_run(&document, "subject", "large");
     let large = large.as_str().unwrap_or_default();
-    assert!(large.starts_with("needs 879 TiB of available memory; ") && large.ends_with("iB are"), "{large}");
+    assert!(large.starts_with("needs 879 TiB of available memory; ") && large.ends_with("iB is available"), "{large}");
     let claim = &list(&document, "claims")[0];
     assert_eq!(claim["verdict"], "not_run");
     assert!(!document.to_string().contains("unseen"), "what probes write is kept out");

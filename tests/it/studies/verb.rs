@@ -224,7 +224,7 @@ fn many_runs_need_confirmation() -> Outcome {
     )?;
     let run = lab.run(&["study", "vast"])?;
     assert_eq!(run.how(), 3);
-    for words in ["18000 runs, about", "--yes"] {
+    for words in ["18,000 runs, about", "--yes"] {
         assert!(run.complaint().contains(words), "{}", run.complaint());
     }
     Ok(())

@@ -16,8 +16,8 @@ const MEASURED: &str = "Measured on: ";
 /// unnamed axes.
 const MAX_TABLES: usize = 3;
 
-/// The results in short: the verdicts, the first tables and the first plot of `page`, which is made
-/// from `input`.
+/// Builds the results in short: the verdicts, the first tables and the first plot of `page`, which
+/// is made from `input`. `surroundings` are facts on the machine, each with its name.
 pub fn block(input: &StudyInput<'_>, page: &Page, surroundings: &[(String, String)]) -> String {
     let tables = page.sections.iter().map(|section| &section.tables).find(|tables| !tables.is_empty());
     let plot = page.sections.iter().flat_map(|section| &section.plots).find(|plot| !plot.address.is_empty());
@@ -45,6 +45,9 @@ pub fn block(input: &StudyInput<'_>, page: &Page, surroundings: &[(String, Strin
 }
 
 /// The README with `block` inserted; `None` if only place and date would change.
+///
+/// # Errors
+/// A sentence without its subject: the README has no marker lines.
 pub fn insert_results(readme: &str, block: &str) -> Result<Option<String>, String> {
     let missing = || format!("it has no line `{BEGIN}` with a line `{END}` after it");
     let lines: Vec<&str> = readme.split_inclusive('\n').collect();

@@ -140,7 +140,7 @@ fn contents(items: &[Item<'_>]) -> Table {
     Table { caption: String::new(), columns, rows: rows.collect() }
 }
 
-/// The page of a study, also if it could not be run.
+/// Builds the page of a study, also if it could not be run.
 pub fn page(item: &Item<'_>) -> Page {
     match &item.result {
         Ok(input) => study::page(input),
@@ -148,7 +148,7 @@ pub fn page(item: &Item<'_>) -> Page {
     }
 }
 
-/// The verdicts of a study, with reasons for claims that do not hold.
+/// Builds a page with the verdicts of a study, and reasons for claims that do not hold.
 pub fn brief(item: &Item<'_>) -> Page {
     let input = match &item.result {
         Ok(input) => input,
@@ -169,7 +169,7 @@ pub fn brief(item: &Item<'_>) -> Page {
     Page { sections, caveats: Vec::new(), environment: Vec::new(), ..study::page(input) }
 }
 
-/// A claim without its figures; one that holds also without text.
+/// Removes the figures of a claim, and all text of one that holds.
 fn brief_claim(claim: Claim) -> Claim {
     let claim = Claim { figures: Vec::new(), ..claim };
     if claim.verdict.tone == Tone::Good {

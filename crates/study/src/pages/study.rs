@@ -10,16 +10,16 @@ use strandline_lab::nodes::NodeKind;
 use crate::claim::{JudgedClaim, REASON_FAILS, Verdict};
 use crate::data::{CellData, Data, MeasuredData as _, estimate};
 use crate::expression::{FigureRead, ReadValue};
-use crate::matrix::{Key, Matrix};
+use crate::matrix::{Key, Matrix, OmittedCell};
 use crate::metric::Metric;
 use crate::{plots, table};
 use strandline_report::pages::page::{Cell, Claim, Page, Section, Tone};
 use strandline_report::pages::surroundings;
 use strandline_report::text::{clean, clean_sentence, counted, shorten};
 
-/// Maximum characters of a measured text in a table; the document has the whole text.
+/// Maximum width of a measured text in a table; the document has the whole text.
 const MAX_TEXT_COLUMNS: usize = 20;
-/// Maximum characters of published figures, in every format.
+/// Maximum width of published figures, in every format.
 const MAX_PUBLISHED_COLUMNS: usize = 2000;
 /// Maximum number of figures in the row of a claim, with metric and cell.
 const MAX_FIGURES: usize = 6;
@@ -64,15 +64,14 @@ pub struct Document {
     nodes: Vec<NodeKind>,
 }
 
-/// Builds the document for scripts.
+/// Builds the document for scripts. A figure that was not measured is null in it.
 ///
 /// # Errors
 /// One line: the study has too many cells to list.
 pub fn document(input: &StudyInput<'_>) -> Result<Document, String> {
     let study = &input.matrix.study;
     let describe = |key: &Key, cell: &CellData| {
-        let axes: Map<String, Value> =
-            input.matrix.names(key).into_iter().map(|(axis, choice)| (axis, json!(choice))).collect();
+        let axes = input.matrix.names_by_axis(key);
         let subject = input.matrix.subjects.get(key.subject);
         let mut metrics = Map::new();
         let mut texts = Map::new();
@@ -90,7 +89,7 @@ pub fn document(input: &StudyInput<'_>) -> Result<Document, String> {
             "runs_that_count": (cell.valid_runs < cell.total_runs).then_some(cell.valid_runs) })
     };
     let cells = input.data.cells.iter().map(|(key, cell)| describe(key, cell));
-    let excluded_cells = input.matrix.excluded_cells()?.into_iter().map(|(key, why)| {
+    let excluded_cells = input.matrix.excluded_cells()?.into_iter().map(|OmittedCell { key, why }| {
         describe(&key, &CellData { not_run: Some(format!("left out: {why}")), ..CellData::default() })
     });
     Ok(Document {
@@ -110,7 +109,7 @@ pub fn document(input: &StudyInput<'_>) -> Result<Document, String> {
     })
 }
 
-/// Builds the page.
+/// Builds the page of a study.
 pub fn page(input: &StudyInput<'_>) -> Page {
     let study = &input.matrix.study;
     let mut sections = Vec::new();
@@ -153,10 +152,11 @@ pub fn page(input: &StudyInput<'_>) -> Page {
     }
 }
 
+/// The numbers of claims by verdict, of cells and of runs, in a sentence.
 fn headline(input: &StudyInput<'_>) -> String {
     let cells = counted(input.data.cells.len() as u64, "cell");
-    let repeats = input.matrix.subjects.iter().map(|subject| subject.repeats.unwrap_or(1));
-    let (min, max) = repeats.fold((u32::MAX, 0), |(min, max), count| (min.min(count), max.max(count)));
+    let repeats = || input.matrix.subjects.iter().map(|subject| subject.repeats.unwrap_or(1));
+    let (min, max) = (repeats().min().unwrap_or(0), repeats().max().unwrap_or(0));
     let times = counted(u64::from(max), "time");
     let times = if min < max { format!("{min} to {times}") } else { times };
     let runs = format!("{cells}, each run {times}");
@@ -194,7 +194,7 @@ impl Tally {
         }
     }
 
-    /// Such as ", 2 fail, 1 not run"; empty if all hold.
+    /// The numbers of claims that do not hold, such as ", 2 fail, 1 not run"; empty if all hold.
     pub fn others(self) -> String {
         let fails = match self.fails {
             0 => String::new(),

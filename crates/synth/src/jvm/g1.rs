@@ -1,6 +1,6 @@
 //! G1: regions (`gc/g1/vmStructs_g1.hpp`, `g1HeapRegionType.hpp`).
 
-use super::heap::REGION_BYTES;
+use super::heap::{Area, REGION_BYTES};
 use super::{HEAP, Jdk, PAGE, Writer};
 use crate::Usage;
 
@@ -44,7 +44,7 @@ impl RegionUse {
 
 /// A region, or those of a humongous object, with objects.
 struct FilledRegion {
-    /// The kind of it as readers report it.
+    /// Its kind, as readers report it.
     kind: &'static str,
     tag: u32,
     /// End of its objects.
@@ -52,9 +52,9 @@ struct FilledRegion {
 }
 
 impl Writer {
-    /// Writes a G1 heap, and returns its committed ranges.
-    pub fn write_g1(&mut self) -> Vec<(u64, u64)> {
-        let count = 6 + self.dice.below(8);
+    /// Writes a G1 heap.
+    pub fn write_g1(&mut self) {
+        let count = 6 + self.rng.below(8);
         let names: [&'static str; 4] = if self.jdk == Jdk::V25 {
             ["G1HeapRegion", "G1HeapRegionManager", "G1HeapRegionType", "_monitoring_support"]
         } else {
@@ -77,14 +77,13 @@ impl Writer {
         let pointers = self.allocate_structure(8 * count);
         self.write_fields(manager, "G1HeapRegionTable", &[("_base", pointers), ("_length", count)]);
         let tags = self.write_tags();
-        let committed_ranges = self.write_regions(region, pointers, count, &tags);
+        self.write_regions(region, pointers, count, &tags);
         if self.jdk == Jdk::V11 {
             // Inherited fields are listed with the class that declares them.
             for (field, class) in [("_bottom", "Space"), ("_end", "Space"), ("_top", "G1ContiguousSpace")] {
                 self.tables.move_to_base(region, field, class);
             }
         }
-        committed_ranges
     }
 
     /// Writes the constants of region types (`gc/g1/g1HeapRegionType.hpp`); returns the tags.
@@ -117,34 +116,23 @@ impl Writer {
         Tags { eden: 2, survivor: 3, humongous: 12, continued: 13, old: 16, archive: 41 }
     }
 
-    /// Writes regions, and pointers to their structures, which are of the type `region_type`;
-    /// returns the committed ranges.
-    fn write_regions(
-        &mut self,
-        region_type: &'static str,
-        pointers: u64,
-        count: u64,
-        tags: &Tags,
-    ) -> Vec<(u64, u64)> {
-        let mut committed_ranges: Vec<(u64, u64)> = Vec::new();
+    /// Writes `count` regions, and pointers to their structures, which are of the type
+    /// `region_type`.
+    fn write_regions(&mut self, region_type: &'static str, pointers: u64, count: u64, tags: &Tags) {
         let mut index = 0;
         while index < count {
-            let region_use = self.dice.one_of(&RegionUse::ALL);
+            let region_use = self.rng.one_of(&RegionUse::ALL);
             // A humongous object is in one or several regions.
             let is_humongous = region_use == RegionUse::Humongous;
-            let regions = if is_humongous { (1 + self.dice.below(3)).min(count - index) } else { 1 };
+            let regions = if is_humongous { (1 + self.rng.below(3)).min(count - index) } else { 1 };
             if region_use == RegionUse::Uncommitted && index + 1 < count {
                 index += 1;
                 continue;
             }
             let (start, end) = (HEAP + index * REGION_BYTES, HEAP + (index + regions) * REGION_BYTES);
-            self.image.map(start, (end - start) as usize);
-            match committed_ranges.last_mut() {
-                Some(last) if last.1 == start => last.1 = end,
-                _ => committed_ranges.push((start, end)),
-            }
+            self.commit(start..end);
             let FilledRegion { kind, tag, top } = self.fill_region(region_use, start, end, tags);
-            self.expect_area(kind, [start, top, end]);
+            self.expect_area(kind, Area { start, top, end });
             for part in 0..regions {
                 let (bottom, part_end) = (start + part * REGION_BYTES, start + (part + 1) * REGION_BYTES);
                 let tag = if part == 0 { tag } else { tags.continued };
@@ -155,10 +143,9 @@ impl Writer {
             }
             index += regions;
         }
-        committed_ranges
     }
 
-    /// Fills a region, or those of a humongous object.
+    /// Fills a region, or those of a humongous object, as `region_use` says.
     fn fill_region(&mut self, region_use: RegionUse, start: u64, end: u64, tags: &Tags) -> FilledRegion {
         let tag = match region_use {
             RegionUse::Eden => tags.eden,
@@ -172,7 +159,7 @@ impl Writer {
             RegionUse::Eden => ("eden", self.write_eden(start, end)),
             RegionUse::Survivor => ("survivor", self.write_objects(start, end)),
             RegionUse::Humongous => {
-                let top = end - PAGE * self.dice.below(4);
+                let top = end - PAGE * self.rng.below(4);
                 self.write_filling_array(start, top);
                 ("humongous", top)
             }
@@ -201,7 +188,7 @@ impl Writer {
         ];
         let names = FIELDS.map(|names| names[usize::from(self.jdk == Jdk::V11)]);
         self.declare_type("G1MonitoringSupport", &names.map(|name| (name, 8)));
-        let figures: [u64; 3] = std::array::from_fn(|_| 8 * self.dice.below(10_000));
+        let figures: [u64; 3] = std::array::from_fn(|_| 8 * self.rng.below(10_000));
         for (name, used) in ["G1 Eden Space", "G1 Survivor Space", "G1 Old Gen"].into_iter().zip(figures) {
             self.expected.pools.insert(name, Usage::of(used, used.next_multiple_of(REGION_BYTES)));
         }

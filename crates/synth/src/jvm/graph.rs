@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::objects::{Class, Kind, MIRROR_BYTES, MIRROR_STATIC_COUNT_OFFSET, ReferenceBlock, ReferenceKind};
+use super::objects::{ReferenceBlock, ReferenceKind};
 use super::{
     CODE, CODE_BYTES, DATA, DATA_BYTES, OOP_SHIFT, STACK, STACK_BYTES, STRUCTURES, STRUCTURES_BYTES, Writer,
 };
@@ -16,29 +16,30 @@ pub struct Object {
     pub bytes: u64,
     /// Index of its class.
     pub class: usize,
-    /// Number of elements of an array; number of static references of a `java.lang.Class`.
-    pub length: u64,
-    /// Whether it came from the archive, and so is live.
+    /// Its strong references except the referent of a `java.lang.ref.SoftReference`.
+    pub references: ReferenceBlock,
+    /// Whether it is in the archive of class data, and so live.
     pub is_archived: bool,
-    /// Whether it has its own regions: their addresses in tables are no references to it.
+    /// Whether it has regions of its own, whose descriptions contain its address without keeping it
+    /// alive.
     pub is_humongous: bool,
 }
 
-/// References between objects, and the objects that are live without any.
+/// References between objects, and the objects that are live without references.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
-    /// By object, the objects that it keeps alive.
+    /// By the address of an object, those of the objects that it keeps alive.
     references: BTreeMap<u64, Vec<u64>>,
+    /// Addresses of objects in the archive, and of those that the stack refers to.
     roots: Vec<u64>,
 }
 
 /// Addresses of an object's references.
-#[derive(Default)]
 struct ReferenceAddresses {
-    /// Those that keep their targets.
+    /// References that keep their targets alive.
     strong: Vec<u64>,
-    /// Those that do not.
-    weak: Vec<u64>,
+    /// The reference that does not: the referent of a `java.lang.ref.WeakReference`.
+    weak: Option<u64>,
 }
 
 impl Writer {
@@ -52,26 +53,26 @@ impl Writer {
             for address in strong {
                 targets.extend(self.put_reference(address, &objects));
             }
-            for address in weak {
+            if let Some(address) = weak {
                 self.put_reference(address, &objects);
             }
         }
         let archived = objects.iter().filter(|object| object.is_archived);
         graph.roots = archived.map(|object| object.address).collect();
-        for slot in 0..self.dice.below(20) {
-            if self.dice.chance(40) {
+        for slot in 0..self.rng.below(20) {
+            if self.rng.chance(40) {
                 continue;
             }
-            // On a stack, compiled code has narrow references as well.
+            // Compiled code has narrow references on the stack too.
             let address = STACK + STACK_BYTES - 8 * (slot + 1);
             graph.roots.extend(self.put_reference(address, &objects));
         }
         graph
     }
 
-    /// Computes what is live, once the rest is written: descriptions of spaces and regions contain
-    /// the addresses of the first objects in them, and a word that is an object's address keeps
-    /// that object.
+    /// Computes what is live, once the rest is written. A word outside of the heap that is an
+    /// object's address keeps that object: descriptions of spaces and regions contain the addresses
+    /// of the first objects in them.
     pub fn expect_live(&mut self, Graph { references, mut roots }: Graph) {
         let small_objects = self.objects.iter().filter(|object| !object.is_humongous);
         let small_addresses: BTreeSet<u64> = small_objects.map(|object| object.address).collect();
@@ -94,35 +95,30 @@ impl Writer {
     /// Returns the addresses of the references of an object.
     fn reference_addresses(&self, object: &Object) -> ReferenceAddresses {
         let oop_bytes = self.oop_bytes();
-        let Class { references, kind, reference_kind, .. } = self.classes[object.class];
-        let ReferenceBlock { offset, count } = match kind {
-            Kind::Array { element_bytes, holds_references: true } => {
-                ReferenceBlock { offset: self.elements_offset(element_bytes), count: object.length }
+        let ReferenceBlock { offset, count } = object.references;
+        let first = object.address + offset;
+        let mut strong: Vec<u64> = (0..count).map(|index| first + index * oop_bytes).collect();
+        // The referent of a reference object is right before the fields of its `OopMapBlock`.
+        let referent = first - oop_bytes;
+        let weak = match self.classes[object.class].reference_kind {
+            Some(ReferenceKind::Weak) => Some(referent),
+            Some(ReferenceKind::Soft) => {
+                strong.push(referent);
+                None
             }
-            Kind::Mirror => ReferenceBlock { offset: MIRROR_BYTES, count: object.length },
-            _ => references.unwrap_or_default(),
+            None => None,
         };
-        let address = |index: u64| object.address + offset + index * oop_bytes;
-        let strong = (0..count).map(address).collect();
-        let mut addresses = ReferenceAddresses { strong, weak: Vec::new() };
-        // The referent of a reference object is in front of the fields in its map.
-        let list = match reference_kind {
-            Some(ReferenceKind::Weak) => &mut addresses.weak,
-            Some(ReferenceKind::Soft) => &mut addresses.strong,
-            None => return addresses,
-        };
-        list.push(object.address + offset - oop_bytes);
-        addresses
+        ReferenceAddresses { strong, weak }
     }
 
     /// Writes a reference to one of `objects`, or none; returns its target.
     fn put_reference(&mut self, address: u64, objects: &[Object]) -> Option<u64> {
-        if objects.is_empty() || self.dice.chance(70) {
+        if objects.is_empty() || self.rng.chance(70) {
             return None;
         }
-        let target = self.dice.one_of(objects).address;
+        let target = self.rng.one_of(objects).address;
         if self.has_narrow_oops {
-            self.image.put(address, &((target >> OOP_SHIFT) as u32).to_le_bytes());
+            self.image.put_half(address, target >> OOP_SHIFT);
         } else {
             self.image.put_word(address, target);
         }
@@ -132,10 +128,5 @@ impl Writer {
     /// Bytes of a reference.
     pub fn oop_bytes(&self) -> u64 {
         if self.has_narrow_oops { 4 } else { 8 }
-    }
-
-    /// Writes the number of static references of a `java.lang.Class`.
-    pub fn put_static_count(&mut self, mirror: u64, count: u64) {
-        self.image.put(mirror + MIRROR_STATIC_COUNT_OFFSET, &(count as u32).to_le_bytes());
     }
 }

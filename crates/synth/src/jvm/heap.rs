@@ -1,9 +1,20 @@
 //! The heap: its collector, and what all collectors share (`gc/shared/collectedHeap.hpp`).
 
+use std::ops::Range;
+
 use super::{HEAP, Jdk, PAGE, Writer};
 
-/// Smaller than with any collector, so that images are small.
+/// Bytes of a region: fewer than with any collector, so that images are small.
 pub const REGION_BYTES: u64 = 16 * PAGE;
+
+/// A part of the heap.
+#[derive(Clone, Copy)]
+pub struct Area {
+    pub start: u64,
+    /// End of its objects.
+    pub top: u64,
+    pub end: u64,
+}
 
 /// A collector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +27,8 @@ pub enum Collector {
     Epsilon,
 }
 
-/// Collectors; the last two are not read in JDK 11.
+/// The collectors; [`super::new_writer`] does not draw the last two for JDK 11, where they are not
+/// read.
 pub const COLLECTORS: [Collector; 6] = [
     Collector::G1,
     Collector::Serial,
@@ -53,8 +65,8 @@ impl Collector {
 }
 
 impl Writer {
-    /// Writes a heap, and returns its committed ranges.
-    pub fn write_heap(&mut self) -> Vec<(u64, u64)> {
+    /// Writes a heap.
+    pub fn write_heap(&mut self) {
         self.declare_type("MemRegion", &[("_start", 8), ("_word_size", 8)]);
         let active = if self.jdk == Jdk::V25 { "_is_stw_gc_active" } else { "_is_gc_active" };
         self.declare_type("CollectedHeap", &[("_reserved", 80), (active, 1), ("_total_collections", 4)]);
@@ -81,7 +93,7 @@ impl Writer {
         bytes: u64,
     ) -> u64 {
         let common_bytes = self.tables.size_of("CollectedHeap") + self.tables.size_of("MemRegion");
-        // They were declared from offset 0 on, and are moved behind the shared part.
+        // They were declared from offset 0 on, and are moved after the shared part.
         for (field, _) in fields {
             let offset = self.tables.offset(heap_type, field);
             self.tables.declare_field(heap_type, field, common_bytes + offset);
@@ -94,8 +106,17 @@ impl Writer {
         heap
     }
 
-    /// Adds a part of the heap, with objects up to `top`, to the expected figures of its kind.
-    pub fn expect_area(&mut self, kind: &'static str, [start, top, end]: [u64; 3]) {
+    /// Commits a range of the heap, which may extend the previous one.
+    pub fn commit(&mut self, range: Range<u64>) {
+        self.image.map(range.start, (range.end - range.start) as usize);
+        match self.committed_ranges.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => self.committed_ranges.push(range),
+        }
+    }
+
+    /// Adds a part of the heap to the expected figures of its kind.
+    pub fn expect_area(&mut self, kind: &'static str, Area { start, top, end }: Area) {
         let usage = self.expected.usage_by_kind.entry(kind).or_default();
         usage.committed_bytes += end - start;
         usage.used_bytes += top - start;

@@ -17,9 +17,10 @@ mod tables;
 mod z;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use self::heap::{COLLECTORS, Collector};
-use self::tables::Tables;
+use self::tables::{Tables, WrittenTables};
 use crate::{Image, Rng, Tally, Usage, map_line, map_lines};
 
 const PAGE: u64 = 4096;
@@ -86,7 +87,7 @@ pub struct JvmImage {
     pub bias: u64,
     /// Addresses of the four pointers to its tables: fields, types, constants of 32 and of 64 bits.
     pub tables: [u64; 4],
-    /// The library's writable data.
+    /// The library's writable data: its first address, and the first one past its end.
     pub data: (u64, u64),
     /// Its expected figures.
     pub expected: JvmExpected,
@@ -113,7 +114,7 @@ enum Jdk {
 
 struct Writer {
     image: Image,
-    dice: Rng,
+    rng: Rng,
     tables: Tables,
     expected: JvmExpected,
     jdk: Jdk,
@@ -124,6 +125,8 @@ struct Writer {
     /// Address for the next class.
     next_class_space: u64,
     has_narrow_oops: bool,
+    /// Committed ranges of the heap.
+    committed_ranges: Vec<Range<u64>>,
     classes: Vec<objects::Class>,
     objects: Vec<graph::Object>,
     /// Whether the objects being written are in the archive.
@@ -139,26 +142,26 @@ pub fn fabricate_jvm(seed: u64) -> JvmImage {
     let mut writer = new_writer(Rng::new(seed ^ 0x6a61_7661));
     writer.write_version_and_flags();
     writer.write_classes();
-    let committed_ranges = writer.write_heap();
+    writer.write_heap();
     let graph = writer.draw_references();
     writer.write_threads();
     writer.write_metaspace();
     writer.write_code();
     writer.expect_live(graph);
-    let Writer { mut image, tables, mut expected, collector, .. } = writer;
-    let bytes = committed_ranges.iter().map(|range| range.1 - range.0).sum();
+    let Writer { mut image, tables, mut expected, collector, committed_ranges, .. } = writer;
+    let bytes = committed_ranges.iter().map(|range| range.end - range.start).sum();
     if collector == Collector::Z {
-        expected.shared_heap.committed_bytes = bytes
+        expected.shared_heap.committed_bytes = bytes;
     } else {
-        expected.heap_bytes = bytes
+        expected.heap_bytes = bytes;
     }
-    let (file, pointers) = tables.write(&mut image);
+    let WrittenTables { file, pointers } = tables.write(&mut image);
     let maps = maps(&committed_ranges, collector);
     JvmImage { image, maps, file, bias: LIBRARY, tables: pointers, data: (DATA, DATA + DATA_BYTES), expected }
 }
 
 /// Draws the JDK, the collector and the layout of a JVM that is to be written.
-fn new_writer(mut dice: Rng) -> Writer {
+fn new_writer(mut rng: Rng) -> Writer {
     let image = Image::of(&[
         (DATA, DATA_BYTES),
         (STRUCTURES, STRUCTURES_BYTES),
@@ -168,41 +171,43 @@ fn new_writer(mut dice: Rng) -> Writer {
         (CODE_MAP, PAGE),
         (STACK, STACK_BYTES),
     ]);
-    let jdk = [Jdk::V25, Jdk::V17, Jdk::V11][dice.below(3) as usize];
+    let jdk = [Jdk::V25, Jdk::V17, Jdk::V11][rng.below(3) as usize];
     let release = match jdk {
         Jdk::V25 => "25.0.3+9-LTS",
         Jdk::V17 => "17.0.15+6-Debian-1deb12u1",
         Jdk::V11 => "11.0.32.1+1-post-1-deb11u1-Debian",
     };
-    let header = match dice.below(3) {
+    let header = match rng.below(3) {
         0 => Header::Narrow,
         1 if jdk == Jdk::V25 => Header::Compact,
         1 => Header::Wide,
         _ => Header::Narrow,
     };
-    let collector = COLLECTORS[dice.below(if jdk == Jdk::V11 { 4 } else { 6 }) as usize];
+    let collector = COLLECTORS[rng.below(if jdk == Jdk::V11 { 4 } else { 6 }) as usize];
     // Pointers of ZGC have colours.
-    let has_narrow_oops = collector != Collector::Z && dice.chance(70);
+    let has_narrow_oops = collector != Collector::Z && rng.chance(70);
     Writer {
         has_narrow_oops,
         objects: Vec::new(),
         is_archive: false,
         tables: Tables::new(LIBRARY, DATA),
         image,
-        dice,
+        rng,
         expected: JvmExpected { release, ..JvmExpected::default() },
         jdk,
         collector,
         header,
         next_structure: STRUCTURES + 64,
         next_class_space: CLASS_SPACE + objects::FIRST_CLASS_OFFSET,
+        committed_ranges: Vec::new(),
         classes: Vec::new(),
         loaders: BTreeSet::new(),
         buffers: Vec::new(),
     }
 }
 
-fn maps(committed_ranges: &[(u64, u64)], collector: Collector) -> String {
+/// The text of /proc/PID/maps.
+fn maps(committed_ranges: &[Range<u64>], collector: Collector) -> String {
     let heap = match collector {
         Collector::Z => "rw-s 00000000 00:01 5 /memfd:java_heap (deleted)",
         _ => "rw-p 00000000 00:00 0",
@@ -218,29 +223,29 @@ fn maps(committed_ranges: &[(u64, u64)], collector: Collector) -> String {
         map_line(CODE_MAP, PAGE, "rw-p 00000000 00:00 0"),
         map_line(STACK, STACK_BYTES, "rw-p 00000000 00:00 0"),
     ];
-    maps.extend(committed_ranges.iter().map(|&(start, end)| map_line(start, end - start, heap)));
+    maps.extend(committed_ranges.iter().map(|range| map_line(range.start, range.end - range.start, heap)));
     maps.sort_unstable_by_key(|line| line.start);
     map_lines(&maps)
 }
 
 impl Writer {
-    /// Allocates a structure.
+    /// Allocates memory for a structure; returns its address.
     fn allocate_structure(&mut self, bytes: u64) -> u64 {
         let structure = self.next_structure;
-        self.next_structure += (bytes + 8 * self.dice.below(6)).next_multiple_of(16);
+        self.next_structure += (bytes + 8 * self.rng.below(6)).next_multiple_of(16);
         assert!(self.next_structure <= STRUCTURES + STRUCTURES_BYTES, "no room for structures");
         structure
     }
 
-    /// Describes a type with its fields, each a name and its bytes, in random order; returns the
-    /// type's bytes.
+    /// Describes a type with its fields, each given by its name and bytes, in random order; returns
+    /// the type's bytes.
     fn declare_type(&mut self, name: &'static str, fields: &[(&'static str, u64)]) -> u64 {
         let mut remaining: Vec<(&str, u64)> = fields.to_vec();
-        let mut offset = 8 * self.dice.below(4);
+        let mut offset = 8 * self.rng.below(4);
         while !remaining.is_empty() {
-            let (field, bytes) = remaining.swap_remove(self.dice.below(remaining.len() as u64) as usize);
+            let (field, bytes) = remaining.swap_remove(self.rng.below(remaining.len() as u64) as usize);
             self.tables.declare_field(name, field, offset);
-            offset += bytes.next_multiple_of(8) + 8 * self.dice.below(3);
+            offset += bytes.next_multiple_of(8) + 8 * self.rng.below(3);
         }
         self.tables.declare_size(name, offset);
         offset
@@ -300,7 +305,7 @@ impl Writer {
         for (name, field) in
             [("BasicType", "_size"), ("Arguments", "_num_jvm_args"), ("vframeArray", "_frames")]
         {
-            self.tables.declare_field(name, field, self.dice.below(1000));
+            self.tables.declare_field(name, field, self.rng.below(1000));
         }
     }
 }

@@ -7,25 +7,25 @@ use super::{
 };
 use crate::Usage;
 
-/// Words that a buffer keeps free at its end.
+/// Words at the end of a buffer that no object uses.
 const RESERVE_WORDS: u64 = 8;
 /// Segments of a code heap have 128 bytes.
 const SEGMENT_SHIFT: u32 = 7;
-/// Offsets behind the common part of a thread, of fields of `JavaThread`.
+/// Offsets of fields of `JavaThread` from the end of the part that all threads have.
 const STACK_SIZE: u64 = 8;
 const STACK_BASE: u64 = 16;
 const NEXT_THREAD: u64 = 24;
 const JAVA_THREAD_BYTES: u64 = 32;
-/// Bytes that the classes take of the first loader's metaspace.
+/// Bytes of the classes in the metaspace of the first loader.
 const CLASS_METADATA_BYTES: u64 = 1000;
 /// `Metachunk::_sentinel` of JDK 11 (`CHUNK_SENTINEL`), and the chunk's type and origin.
 const CHUNK_SENTINEL: u64 = 0x4d45_54ef | 7 << 32;
 
-/// A chunk of metaspace, of which `bytes` are used.
+/// A chunk of metaspace.
 #[derive(Clone, Copy)]
 struct Chunk {
     start: u64,
-    bytes: u64,
+    used_bytes: u64,
 }
 
 /// The buffer of a thread.
@@ -47,15 +47,15 @@ struct CodeBlocks {
 }
 
 impl Writer {
-    /// Fills eden with objects and, among them, buffers of threads, of which only the first part
-    /// has objects; returns the end of the last objects.
+    /// Fills eden with objects and, among them, buffers of threads with objects in their first
+    /// part; returns the end of the last objects.
     pub fn write_eden(&mut self, start: u64, end: u64) -> u64 {
         let mut next = start;
-        for _ in 0..self.dice.below(3) {
+        for _ in 0..self.rng.below(3) {
             // Objects of a buffer take at most a quarter of the rest.
-            let max_top = next + (end - next) / 4 / 8 * 8;
+            let max_top = next + (end - next) / 32 * 8;
             let top = self.write_objects(next, max_top);
-            let buffer_end = (top + 64 + 8 * self.dice.below(200)).min(end);
+            let buffer_end = (top + 64 + 8 * self.rng.below(200)).min(end);
             if top + 8 * RESERVE_WORDS + 8 > buffer_end {
                 return top;
             }
@@ -65,7 +65,7 @@ impl Writer {
         self.write_objects(next, end)
     }
 
-    /// Writes threads: those with a buffer, and some without.
+    /// Writes threads, some of them without a buffer.
     pub fn write_threads(&mut self) {
         self.declare_type("ThreadsList", &[("_length", 4), ("_threads", 8)]);
         let common_bytes = self.declare_type("Thread", &[("_tlab", 128)]);
@@ -75,7 +75,7 @@ impl Writer {
             self.tables.declare_field("JavaThread", field, common_bytes + offset);
         }
         self.tables.declare_size("Thread", common_bytes + JAVA_THREAD_BYTES);
-        // `_allocation_end` is between them, and not in the tables.
+        // `_allocation_end`, at 32, is not in the tables.
         for (field, offset) in
             [("_start", 0), ("_top", 8), ("_pf_top", 16), ("_end", 24), ("_desired_size", 40)]
         {
@@ -86,7 +86,7 @@ impl Writer {
             self.write_static("CollectedHeap", "_lab_alignment_reserve", 2);
         }
         let mut buffers = std::mem::take(&mut self.buffers);
-        buffers.resize(buffers.len() + 1 + self.dice.below(3) as usize, Buffer::default());
+        buffers.resize(buffers.len() + 1 + self.rng.below(3) as usize, Buffer::default());
         let threads = self.allocate_structure(8 * buffers.len() as u64);
         let mut list_head = 0;
         for (index, &Buffer { start, top, end }) in buffers.iter().enumerate() {
@@ -126,21 +126,21 @@ impl Writer {
         let class_bytes = self.next_class_space - CLASS_SPACE;
         let mut used_bytes = [CLASS_METADATA_BYTES, class_bytes];
         let mut next_chunks = [METASPACE + PAGE, self.next_class_space.next_multiple_of(PAGE)];
-        let loaders = 1 + self.dice.below(8);
+        let loaders = 1 + self.rng.below(8);
         let mut next_loader = 0;
         for index in 0..loaders {
             let mut chunks: [Vec<Chunk>; 2] = [Vec::new(), Vec::new()];
             if index == 0 {
-                chunks[0].push(Chunk { start: METASPACE, bytes: CLASS_METADATA_BYTES });
-                chunks[1].push(Chunk { start: CLASS_SPACE, bytes: class_bytes });
+                chunks[0].push(Chunk { start: METASPACE, used_bytes: CLASS_METADATA_BYTES });
+                chunks[1].push(Chunk { start: CLASS_SPACE, used_bytes: class_bytes });
             }
             for (kind, chunks) in chunks.iter_mut().enumerate() {
-                for _ in 0..self.dice.below(3) {
-                    let (start, bytes) = (next_chunks[kind], 8 * (8 + self.dice.below(PAGE / 8 - 7)));
+                for _ in 0..self.rng.below(3) {
+                    let (start, bytes) = (next_chunks[kind], 8 * (8 + self.rng.below(PAGE / 8 - 7)));
                     if start + PAGE <= ranges[kind].0 + ranges[kind].1 {
                         next_chunks[kind] += PAGE;
                         used_bytes[kind] += bytes;
-                        chunks.push(Chunk { start, bytes });
+                        chunks.push(Chunk { start, used_bytes: bytes });
                     }
                 }
             }
@@ -169,7 +169,7 @@ impl Writer {
         // The node: `_next`, then base, size and more of the reserved range; at its end the
         // limiter, and pointers to the counters in the list. The bytes between them differ by
         // release.
-        let counters = 0xb0 + 8 * self.dice.below(4);
+        let counters = 0xb0 + 8 * self.rng.below(4);
         self.image.put_row(node + 8, [start, bytes]);
         self.image.put_row(node + counters, [limiter, list + 32, list + 40]);
         node
@@ -188,21 +188,21 @@ impl Writer {
     fn write_old_arena(&mut self, chunks: &[Chunk], node: u64) -> u64 {
         let arena = self.allocate_structure(96);
         let mut first = 0;
-        for &Chunk { start, bytes } in chunks {
+        for &Chunk { start, used_bytes } in chunks {
             // `_word_size`, `_next`, `_prev`, `_container`, `_top`, `_sentinel`.
-            let top = start + bytes;
+            let top = start + used_bytes;
             let size = top.next_multiple_of(PAGE) - start;
             self.image.put_row(start, [size / 8, first]);
             self.image.put_row(start + 24, [node, top, CHUNK_SENTINEL]);
             first = start;
         }
-        let used_bytes: u64 = chunks.iter().map(|chunk| chunk.bytes).sum();
+        let used_bytes: u64 = chunks.iter().map(|chunk| chunk.used_bytes).sum();
         self.image.put_word(arena + 16, first);
         self.image.put_word(arena + 48, used_bytes / 8);
         arena
     }
 
-    /// Writes a `ClassLoaderData` with `_metaspace` and `_metaspace_lock` behind `_class_loader`.
+    /// Writes a `ClassLoaderData`, with `_metaspace` and `_metaspace_lock` after `_class_loader`.
     fn write_loader(
         &mut self,
         next: u64,
@@ -214,7 +214,7 @@ impl Writer {
         let handle_field = loader + self.tables.offset("ClassLoaderData", "_class_loader");
         let (metaspace, lock) = (self.allocate_structure(32), self.allocate_structure(8));
         // The first loader has no object, and a hidden class has the object of its loader.
-        let (handle, object) = (self.allocate_structure(8), 8 * self.dice.below(6));
+        let (handle, object) = (self.allocate_structure(8), 8 * self.rng.below(6));
         self.image.put_word(handle, object);
         self.image.put_word(handle_field, if object == 0 { 0 } else { handle });
         self.loaders.insert(object);
@@ -237,11 +237,11 @@ impl Writer {
     fn write_arena(&mut self, chunks: &[Chunk], node: u64, counter: u64) -> u64 {
         let arena = self.allocate_structure(64);
         let mut first = 0;
-        for &Chunk { start, bytes } in chunks {
+        for &Chunk { start, used_bytes } in chunks {
             // `Metachunk`: `_base`, `_used_words`, `_committed_words`, `_level` and `_state`,
             // `_vsnode`, `_prev`, `_next`.
             let chunk = self.allocate_structure(72);
-            self.image.put_row(chunk, [start, bytes / 8, 512, 12, node]);
+            self.image.put_row(chunk, [start, used_bytes / 8, 512, 12, node]);
             self.image.put_word(chunk + 48, first);
             first = chunk;
         }
@@ -285,10 +285,10 @@ impl Writer {
     /// Writes blocks, in use and free.
     fn write_blocks(&mut self) -> CodeBlocks {
         let (mut segment, mut used_bytes) = (0, 0);
-        let end = self.dice.below((CODE_BYTES >> SEGMENT_SHIFT) + 1);
+        let end = self.rng.below((CODE_BYTES >> SEGMENT_SHIFT) + 1);
         while segment < end {
-            let length = (1 + self.dice.below(30)).min(end - segment);
-            let is_used = self.dice.chance(70);
+            let length = (1 + self.rng.below(30)).min(end - segment);
+            let is_used = self.rng.chance(70);
             let block = CODE + (segment << SEGMENT_SHIFT);
             if self.jdk == Jdk::V25 {
                 self.image.put_word(block, length | u64::from(is_used) << 32);

@@ -8,7 +8,7 @@ use crate::Image;
 /// Bytes of the header of an ELF file, and of a program header; the texts follow.
 const HEADER_BYTES: usize = 64;
 const SEGMENT_BYTES: usize = 56;
-/// Bytes of data for static fields and values of flags, behind the pointers to the tables.
+/// Bytes of data for the pointers to the tables, static fields and values of flags.
 const STATIC_BYTES: u64 = 0x1000;
 /// Offsets in the data: static fields, flags, and tables.
 const FIRST_STATIC: u64 = 64;
@@ -16,6 +16,13 @@ const FLAGS: u64 = STATIC_BYTES;
 const TABLES: u64 = 0x2000;
 /// Bytes of a `JVMFlag`.
 const FLAG_BYTES: u64 = 24;
+
+/// The tables in memory, and the file with their texts.
+pub struct WrittenTables {
+    pub file: Vec<u8>,
+    /// Addresses of the pointers to the tables: fields, types, constants of 32 and of 64 bits.
+    pub pointers: [u64; 4],
+}
 
 /// The tables while they are filled.
 pub struct Tables {
@@ -82,6 +89,9 @@ impl Tables {
     }
 
     /// Offset of a field.
+    ///
+    /// # Panics
+    /// If the field was not described.
     pub fn offset(&self, type_name: &'static str, name: &str) -> u64 {
         let field = self.fields.iter().find(|(key, _)| **key == (type_name, name));
         field.map(|(_, offset)| *offset).unwrap_or_else(|| panic!("no {type_name}::{name}"))
@@ -93,6 +103,9 @@ impl Tables {
     }
 
     /// Bytes of a type.
+    ///
+    /// # Panics
+    /// If the type was not described.
     pub fn size_of(&self, type_name: &'static str) -> u64 {
         self.sizes.get(type_name).copied().unwrap_or_else(|| panic!("no {type_name}"))
     }
@@ -129,30 +142,18 @@ impl Tables {
         self.longs.push((name, value));
     }
 
-    /// Writes all tables; returns the file and the addresses of the pointers to the tables.
-    pub fn write(mut self, image: &mut Image) -> (Vec<u8>, [u64; 4]) {
+    /// Writes all tables.
+    pub fn write(mut self, image: &mut Image) -> WrittenTables {
         self.write_flags(image);
         let (mut fields, mut types, mut ints, mut longs) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         // VMStructEntry: typeName, fieldName, typeString, isStatic of 32 bits, offset, address.
         for ((type_name, name), offset) in std::mem::take(&mut self.fields) {
-            fields.extend([
-                self.add_text(type_name),
-                self.add_text(name),
-                self.add_text("size_t"),
-                0,
-                offset,
-                0,
-            ]);
+            let texts = [type_name, name, "size_t"].map(|text| self.add_text(text));
+            fields.extend(texts.into_iter().chain([0, offset, 0]));
         }
         for ((type_name, name), address) in std::mem::take(&mut self.statics) {
-            fields.extend([
-                self.add_text(type_name),
-                self.add_text(name),
-                self.add_text("size_t"),
-                1,
-                0,
-                address,
-            ]);
+            let texts = [type_name, name, "size_t"].map(|text| self.add_text(text));
+            fields.extend(texts.into_iter().chain([1, 0, address]));
         }
         fields.extend([0; 6]);
         // VMTypeEntry: typeName, superclassName, isOopType, isIntegerType and isUnsigned of 32 bits
@@ -179,7 +180,7 @@ impl Tables {
             table += bytes;
         }
         assert!(image.word(table).is_some(), "no room for tables");
-        (self.elf_file(), pointers)
+        WrittenTables { file: self.elf_file(), pointers }
     }
 
     /// Writes `JVMFlag::flags` (`runtime/flags/jvmFlag.hpp`): `_addr`, `_name`, `_flags` and

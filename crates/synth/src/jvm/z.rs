@@ -5,7 +5,7 @@
 use super::{Jdk, PAGE, Writer};
 use crate::Usage;
 
-/// Smaller than real granules, so that images are small.
+/// Binary logarithm of a granule's bytes, which are fewer than in a real heap to keep images small.
 const GRANULE_SHIFT: u64 = 16;
 const GRANULE_BYTES: u64 = 1 << GRANULE_SHIFT;
 /// `ZAddressOffsetMask`, and the bits above it for colours (`gc/z/zAddress.hpp`).
@@ -15,9 +15,9 @@ const COLOURS: [u64; 3] = [1 << 42, 1 << 43, 1 << 44];
 const BETWEEN_NODES: u64 = 4096;
 
 impl Writer {
-    /// Writes a ZGC heap, and returns its committed ranges in each view.
-    pub fn write_z(&mut self) -> Vec<(u64, u64)> {
-        let count = 5 + self.dice.below(5);
+    /// Writes a ZGC heap, which is committed in each view.
+    pub fn write_z(&mut self) {
+        let count = 5 + self.rng.below(5);
         let views = if self.jdk == Jdk::V25 { &COLOURS[2..] } else { &COLOURS };
         let allocator_fields: &[(&str, u64)] = if self.jdk == Jdk::V25 {
             // `_used` and the bytes used by generations follow the first field, and are not in the
@@ -40,14 +40,10 @@ impl Writer {
         let used_bytes = self.write_z_pages(heap, count);
         self.expected.shared_heap.used_bytes = used_bytes * views.len() as u64;
         self.write_z_allocator(heap + self.tables.offset("ZHeap", "_page_allocator"), count * GRANULE_BYTES);
-        let mut committed_ranges = Vec::new();
-        for view in views {
-            self.image.map(*view, (count * GRANULE_BYTES) as usize);
-            committed_ranges.push((*view, view + count * GRANULE_BYTES));
-        }
-        committed_ranges
+        views.iter().for_each(|view| self.commit(*view..view + count * GRANULE_BYTES));
     }
 
+    /// Writes the constants of the heap.
     fn write_z_globals(&mut self) {
         self.tables.declare_long("ZGranuleSizeShift", GRANULE_SHIFT);
         self.declare_type("ZGlobalsForVMStructs", &[("_ZAddressOffsetMask", 8)]);
@@ -70,11 +66,11 @@ impl Writer {
         self.write_fields(map, "ZGranuleMapForPageTable", &[("_map", table)]);
         let (mut index, mut used_bytes) = (0, 0);
         while index < count {
-            let granules = (1 + self.dice.below(3)).min(count - index);
+            let granules = (1 + self.rng.below(3)).min(count - index);
             // Some granules have no page.
-            if self.dice.chance(70) {
+            if self.rng.chance(70) {
                 let (start, bytes) = (index << GRANULE_SHIFT, granules << GRANULE_SHIFT);
-                let object_bytes = 8 * self.dice.below(bytes / 8 + 1);
+                let object_bytes = 8 * self.rng.below(bytes / 8 + 1);
                 let page = self.write_structure("ZPage", &[("_top", start + object_bytes)]);
                 let extent = if self.jdk == Jdk::V25 { bytes } else { start + bytes };
                 let range = page + self.tables.offset("ZPage", "_virtual");
@@ -93,25 +89,25 @@ impl Writer {
     fn write_z_allocator(&mut self, allocator: u64, max_bytes: u64) {
         self.write_fields(allocator, "ZPageAllocator", &[("_max_capacity", max_bytes)]);
         if self.jdk != Jdk::V25 {
-            let used_bytes = 8 * self.dice.below(max_bytes / 8);
+            let used_bytes = 8 * self.rng.below(max_bytes / 8);
             let fields = [("_capacity", max_bytes), ("_used", used_bytes)];
             self.write_fields(allocator, "ZPageAllocator", &fields);
             self.expected.pools.insert("ZHeap", Usage::of(used_bytes, max_bytes));
             return;
         }
-        let nodes = 1 + self.dice.below(3);
+        let nodes = 1 + self.rng.below(3);
         self.declare_type("ZPartition", &[("_capacity", 8), ("_used", 8)]);
         self.tables.declare_field("ZPerNUMAZPartition", "_addr", 0);
         let first = self.allocate_structure((nodes - 1) * BETWEEN_NODES + self.tables.size_of("ZPartition"));
-        let capacities: Vec<u64> = (0..nodes).map(|_| PAGE * self.dice.below(100)).collect();
+        let capacities: Vec<u64> = (0..nodes).map(|_| PAGE * self.rng.below(100)).collect();
         for (node, capacity) in (0..nodes).zip(&capacities) {
             self.write_fields(first + node * BETWEEN_NODES, "ZPartition", &[("_capacity", *capacity)]);
         }
         self.write_fields(allocator, "ZPageAllocator", &[("_partitions", first)]);
         self.write_static("ZNUMA", "_count", nodes);
         let committed_bytes: u64 = capacities.iter().sum();
-        let old_bytes = 8 * self.dice.below(committed_bytes / 8 + 1);
-        let young_bytes = 8 * self.dice.below((committed_bytes - old_bytes) / 8 + 1);
+        let old_bytes = 8 * self.rng.below(committed_bytes / 8 + 1);
+        let young_bytes = 8 * self.rng.below((committed_bytes - old_bytes) / 8 + 1);
         let max_capacity = allocator + self.tables.offset("ZPageAllocator", "_max_capacity");
         self.image.put_row(max_capacity + 8, [young_bytes + old_bytes, young_bytes, old_bytes]);
         let pools = &mut self.expected.pools;

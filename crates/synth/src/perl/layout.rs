@@ -14,7 +14,7 @@ pub mod interpreter {
     pub const BYTES: u64 = 3768;
 }
 
-/// Heads of an arena; the first links the arena: `PERL_ARENA_SIZE` is 4080.
+/// Heads of an arena of `PERL_ARENA_SIZE` bytes; the first one links the arena to the next.
 pub const SLOTS: u64 = 170;
 pub const HEAD_BYTES: u64 = 24;
 pub const ARENA_BYTES: u64 = 4080;
@@ -38,10 +38,18 @@ pub enum Type {
     PvCv = 13,
 }
 
+/// The bodies of a type (`struct body_details`).
+#[derive(Clone, Copy)]
+pub struct BodySpec {
+    pub bytes: u64,
+    /// Bytes at the start of the structure that are not allocated.
+    pub left_out_bytes: u64,
+}
+
 impl Type {
-    /// Bytes of a body, and bytes of the structure that are left out before it.
-    pub const fn body(self) -> (u64, u64) {
-        match self {
+    /// The bodies of values of this type.
+    pub const fn body(self) -> BodySpec {
+        let (bytes, left_out_bytes) = match self {
             Self::Null | Self::Iv | Self::Nv => (0, 0),
             Self::Pv => (16, 16),
             Self::PvIv => (24, 16),
@@ -50,7 +58,8 @@ impl Type {
             Self::PvAv => (40, 0),
             Self::PvHv => (32, 0),
             Self::PvCv => (104, 0),
-        }
+        };
+        BodySpec { bytes, left_out_bytes }
     }
 }
 
@@ -74,7 +83,7 @@ pub mod flags {
     pub const FREE: u32 = 0xff;
 }
 
-/// Offsets in bodies, as if no leading fields were left out.
+/// Offsets in bodies, from `sv_any`: as if no leading fields were left out.
 pub mod body {
     pub const CUR: u64 = 16;
     pub const LEN: u64 = 24;

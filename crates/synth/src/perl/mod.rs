@@ -34,13 +34,13 @@ pub struct PerlRecipe {
 impl PerlRecipe {
     /// Draws a recipe from `seed`.
     pub fn from_seed(seed: u64) -> Self {
-        let mut dice = Rng::new(seed ^ 0x9e71);
+        let mut rng = Rng::new(seed ^ 0x9e71);
         Self {
             seed,
-            values: dice.below(1500) as usize,
-            subs: 1 + dice.below(12) as usize,
-            depth: 1 + dice.below(9) as usize,
-            max_string_bytes: dice.one_of(&[30, 300, 9000]),
+            values: rng.below(1500) as usize,
+            subs: 1 + rng.below(12) as usize,
+            depth: 1 + rng.below(9) as usize,
+            max_string_bytes: rng.one_of(&[30, 300, 9000]),
         }
     }
 }
@@ -48,9 +48,9 @@ impl PerlRecipe {
 /// A buffer that a pad keeps.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KeptBuffer {
-    /// `main::f3`
+    /// Name of its sub, such as `main::f3`.
     pub sub: String,
-    /// `$s`; `None` for an operator's target.
+    /// Name of its lexical, such as `$s`; `None` for an operator's target.
     pub lexical: Option<String>,
     /// Depth of its pad, from 1.
     pub depth: u64,
@@ -86,7 +86,7 @@ pub struct ExpectedPerl {
 }
 
 impl ExpectedPerl {
-    /// Bytes kept by lexicals, or by temporaries.
+    /// Bytes kept by lexicals; without `is_lexical`, those kept by operators' targets.
     pub fn kept_bytes(&self, is_lexical: bool) -> u64 {
         let buffers = self.kept_buffers.iter().filter(|kept| kept.lexical.is_some() == is_lexical);
         buffers.map(|kept| kept.bytes).sum()

@@ -2,8 +2,9 @@
 
 use super::PerlVariables;
 use super::layout::{HEAD_BYTES, SLOTS, body, flags, padname};
-use crate::Image;
+use crate::damage::KERNEL_START;
 use crate::variants::variants;
+use crate::{Image, PAGE};
 
 variants! {
     /// A trap.
@@ -56,10 +57,10 @@ pub struct TrapAddresses {
 const ENDLESS_COUNT: u64 = 1 << 40;
 /// Number of types with bodies (`PERL_ARENA_ROOTS_SIZE`).
 const BODY_ROOTS: u64 = 17;
-/// An address in the kernel's half of the address space, and one that nothing is mapped at.
-const KERNEL_ADDRESS: u64 = 0xffff_8880_0000_1000;
+/// An address that nothing is mapped at.
 const UNMAPPED_ADDRESS: u64 = 0x1234_5678_9000;
 
+/// The word at `address`; 0 where nothing is mapped, which no structure of a fabricated perl needs.
 fn word_at(image: &Image, address: u64) -> u64 {
     image.word(address).unwrap_or(0)
 }
@@ -67,7 +68,7 @@ fn word_at(image: &Image, address: u64) -> u64 {
 /// Builds a trap into the memory.
 pub fn build(image: &mut Image, variables: &PerlVariables, addresses: &TrapAddresses, trap: Trap) {
     match trap {
-        Trap::InterpreterOfTheKernel => image.put_word(variables.curinterp, KERNEL_ADDRESS),
+        Trap::InterpreterOfTheKernel => image.put_word(variables.curinterp, KERNEL_START + PAGE),
         Trap::AbsurdCount => image.put_word(variables.sv_count, 1 << 63),
         Trap::ChainToNowhere => image.put_word(variables.sv_arenaroot, UNMAPPED_ADDRESS),
         Trap::SetOfItself => {
@@ -118,6 +119,7 @@ fn trap_in_arenas(image: &mut Image, addresses: &TrapAddresses, trap: Trap) {
 fn trap_in_strings(image: &mut Image, addresses: &TrapAddresses, trap: Trap) {
     let first_buffer = addresses.string_heads.first().map_or(0, |&head| word_at(image, head + 16));
     for (index, &head) in addresses.string_heads.iter().enumerate() {
+        // `sv_any`, the address of the body.
         let any = word_at(image, head);
         let head_flags = word_at(image, head + 8);
         // The word has the reference count, and above it the flags.

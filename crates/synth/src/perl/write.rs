@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::layout::{self, Type, body, code, flags, interpreter, padname};
+use super::layout::{self, BodySpec, Type, body, code, flags, interpreter, padname};
 use super::traps::TrapAddresses;
 use super::{ExpectedPerl, KeptBuffer, PerlImage, PerlRecipe, PerlVariables};
 use crate::{Image, PAGE, Rng, map_line, map_lines};
@@ -36,7 +36,7 @@ struct Heap {
 }
 
 impl Heap {
-    /// Returns what malloc would return for `bytes`: a multiple of 16, behind a size word.
+    /// Returns what malloc would return for `bytes`: a multiple of 16, after a size word.
     fn alloc(&mut self, bytes: u64) -> u64 {
         let chunk = (bytes + 8).max(32).next_multiple_of(16);
         let pointer = self.base + self.chunk_bytes + 16;
@@ -79,7 +79,7 @@ struct BodyArena {
 /// A perl that is being written.
 struct Perl {
     heap: Heap,
-    dice: Rng,
+    rng: Rng,
     /// Heads of the last arena that are not used yet.
     free_heads: Vec<u64>,
     /// Arenas of heads.
@@ -91,6 +91,21 @@ struct Perl {
     /// The head of the stash of `main`.
     stash: u64,
     trap_addresses: TrapAddresses,
+}
+
+/// A string that was written.
+struct WrittenString {
+    head: u64,
+    buffer: u64,
+}
+
+/// Which sub is written.
+#[derive(Clone, Copy)]
+enum SubKind {
+    /// The code of the file.
+    Main,
+    /// The sub `f` with this number.
+    Numbered(usize),
 }
 
 /// Flags and lengths of a string in a new value.
@@ -127,11 +142,12 @@ impl Perl {
             self.free_heads.extend((1..layout::SLOTS).rev().map(|slot| arena + slot * layout::HEAD_BYTES));
         }
         // Leaves some heads free, as in a used heap.
-        while self.free_heads.len() > 1 && self.dice.chance(10) {
-            let head = self.free_heads.pop().unwrap_or(0);
-            self.mark_free(head);
+        while self.free_heads.len() > 1 && self.rng.chance(10) {
+            if let Some(head) = self.free_heads.pop() {
+                self.mark_free(head);
+            }
         }
-        self.free_heads.pop().unwrap_or(0)
+        self.free_heads.pop().unwrap_or_else(|| panic!("a new arena has free heads"))
     }
 
     fn mark_free(&mut self, head: u64) {
@@ -147,51 +163,52 @@ impl Perl {
             let bodies = (0..layout::ARENA_BYTES / bytes).rev().map(|index| address + index * bytes);
             self.free_bodies.insert(type_number, bodies.collect());
         }
-        self.free_bodies.get_mut(&type_number).and_then(Vec::pop).unwrap_or(0)
+        let body = self.free_bodies.get_mut(&type_number).and_then(Vec::pop);
+        body.unwrap_or_else(|| panic!("a new arena has free bodies"))
     }
 
-    /// Takes a body of the type; returns `sv_any` for it, which is before the body by the bytes
-    /// that are left out of it.
+    /// Takes a body of the type; returns `sv_any` for it: the address of the body, less the bytes
+    /// that are left out before it.
     fn take_any(&mut self, kind: Type) -> u64 {
-        let (bytes, left_out_bytes) = kind.body();
+        let BodySpec { bytes, left_out_bytes } = kind.body();
         self.take_body(kind as u32, bytes) - left_out_bytes
     }
 
-    /// Makes a value with a string buffer; returns its head and the buffer.
-    fn make_string(&mut self, kind: Type, text: StringSpec, buffer: Option<u64>) -> (u64, u64) {
+    /// Makes a value with a string, in `buffer` or a new one.
+    fn make_string(&mut self, kind: Type, text: StringSpec, buffer: Option<u64>) -> WrittenString {
         let any = self.take_any(kind);
         let buffer = buffer.unwrap_or_else(|| self.make_buffer(text.len));
         self.heap.put_structure_word(any + body::CUR, text.cur);
         self.heap.put_structure_word(any + body::LEN, text.len);
-        (self.write_head(kind, text.flags, any, buffer), buffer)
+        WrittenString { head: self.write_head(kind, text.flags, any, buffer), buffer }
     }
 
     /// Makes a buffer of letters.
     fn make_buffer(&mut self, len: u64) -> u64 {
         let buffer = self.heap.alloc(len);
-        let letters: Vec<u8> = (0..len).map(|_| b'a' + self.dice.below(26) as u8).collect();
+        let letters: Vec<u8> = (0..len).map(|_| b'a' + self.rng.below(26) as u8).collect();
         self.heap.put_bytes(buffer, &letters);
         buffer
     }
 
     /// Makes a string in use of less than `max_bytes`.
     fn make_live_string(&mut self, max_bytes: u64) -> u64 {
-        let cur = self.dice.below(max_bytes);
-        let kind = self.dice.one_of(&[Type::Pv, Type::Pv, Type::Pv, Type::PvIv, Type::PvNv, Type::PvMg]);
-        let len = cur + 2 + self.dice.below(14);
+        let cur = self.rng.below(max_bytes);
+        let kind = self.rng.one_of(&[Type::Pv, Type::Pv, Type::Pv, Type::PvIv, Type::PvNv, Type::PvMg]);
+        let len = cur + 2 + self.rng.below(14);
         self.expected.strings += 1;
         self.expected.buffers += 1;
         self.expected.payload_bytes += cur;
-        self.make_string(kind, StringSpec { flags: flags::POK, cur, len }, None).0
+        self.make_string(kind, StringSpec { flags: flags::POK, cur, len }, None).head
     }
 
     /// Makes strings that share one buffer, whose last byte counts the other owners.
     fn make_shared_strings(&mut self, max_bytes: u64) {
-        let cur = 20 + self.dice.below(max_bytes);
+        let cur = 20 + self.rng.below(max_bytes);
         let len = cur + 10;
-        let owners = 2 + self.dice.below(20);
+        let owners = 2 + self.rng.below(20);
         let text = StringSpec { flags: flags::POK | flags::IS_COW, cur, len };
-        let (_, buffer) = self.make_string(Type::Pv, text, None);
+        let buffer = self.make_string(Type::Pv, text, None).buffer;
         for _ in 1..owners {
             self.make_string(Type::Pv, text, Some(buffer));
         }
@@ -268,7 +285,7 @@ impl Perl {
         self.write_head(Type::PvGv, flags::GLOB, any, 0)
     }
 
-    /// Makes the name of a lexical, with its text behind it.
+    /// Makes the name of a lexical, followed by its text.
     fn make_padname(&mut self, text: &str, flags: u8) -> u64 {
         const MAX_TEXT_BYTES: u64 = 32;
         let name = self.heap.alloc(padname::BYTES + MAX_TEXT_BYTES);
@@ -283,10 +300,13 @@ impl Perl {
     }
 
     /// Makes a sub that is not running, whose pads keep buffers.
-    fn make_sub(&mut self, index: usize, depths: u64, max_bytes: u64, is_main: bool) -> u64 {
-        let sub = format!("main::f{index}");
-        let lexicals = 1 + self.dice.below(3);
-        let targets = self.dice.below(3);
+    fn make_sub(&mut self, kind: SubKind, depths: u64, max_bytes: u64) -> u64 {
+        let sub = match kind {
+            SubKind::Main => "main (file scope)".to_owned(),
+            SubKind::Numbered(number) => format!("main::f{number}"),
+        };
+        let lexicals = 1 + self.rng.below(3);
+        let targets = self.rng.below(3);
         let mut pads = vec![self.make_name_list(lexicals)];
         for depth in 1..=depths {
             let mut entries = vec![self.make_array(&[])];
@@ -303,19 +323,21 @@ impl Perl {
             pads.push(self.make_array(&entries));
         }
         let padlist = self.heap.alloc(24);
-        let is_closure = !is_main && self.dice.chance(20);
+        let code_flags = match kind {
+            SubKind::Main => code::UNIQUE,
+            SubKind::Numbered(_) if self.rng.chance(20) => code::CLONED,
+            SubKind::Numbered(_) => 0,
+        };
         self.put_list(padlist, &pads);
         self.trap_addresses.padlists.push(padlist);
-        let glob = if is_main { 0 } else { self.make_glob(&format!("f{index}")) };
+        let glob = match kind {
+            SubKind::Main => 0,
+            SubKind::Numbered(number) => self.make_glob(&format!("f{number}")),
+        };
         let any = self.take_any(Type::PvCv);
         self.heap.put_structure_word(any + body::CODE_STASH, self.stash);
         self.heap.put_structure_word(any + body::CODE_GLOB, glob);
         self.heap.put_structure_word(any + body::CODE_PADLIST, padlist);
-        let code_flags = match (is_main, is_closure) {
-            (true, _) => code::UNIQUE,
-            (_, true) => code::CLONED,
-            _ => 0,
-        };
         self.heap.put_structure_half(any + body::CODE_FLAGS, code_flags);
         self.heap.put_structure_half(any + body::CODE_DEPTH, 0);
         self.write_head(Type::PvCv, 0, any, 0)
@@ -347,10 +369,10 @@ impl Perl {
 
     /// Makes a pad entry whose buffer is out of use.
     fn make_kept(&mut self, sub: &str, lexical: Option<String>, depth: u64, max_bytes: u64) -> u64 {
-        let len = 10 + self.dice.below(max_bytes);
+        let len = 10 + self.rng.below(max_bytes);
         let temporary = if lexical.is_none() { flags::PADTMP } else { 0 };
         let text = StringSpec { flags: temporary, cur: len / 2, len };
-        let (head, address) = self.make_string(Type::Pv, text, None);
+        let WrittenString { head, buffer: address } = self.make_string(Type::Pv, text, None);
         let sub = sub.to_owned();
         self.expected.kept_buffers.push(KeptBuffer { sub, lexical, depth, address, bytes: len });
         self.trap_addresses.kept_heads.push(head);
@@ -359,20 +381,20 @@ impl Perl {
 
     /// Makes a constant of the code.
     fn make_constant(&mut self, max_bytes: u64) -> u64 {
-        let cur = self.dice.below(max_bytes);
+        let cur = self.rng.below(max_bytes);
         let len = cur + 2;
         self.expected.strings += 1;
         self.expected.buffers += 1;
         self.expected.payload_bytes += cur;
         self.expected.constant_buffers.add(len);
         let flags = flags::POK | flags::PADTMP | flags::READONLY;
-        self.make_string(Type::Pv, StringSpec { flags, cur, len }, None).0
+        self.make_string(Type::Pv, StringSpec { flags, cur, len }, None).head
     }
 
     /// Makes `count` values besides those of subs.
     fn make_values(&mut self, count: usize, max_bytes: u64) {
         for _ in 0..count {
-            match self.dice.below(10) {
+            match self.rng.below(10) {
                 0 => drop(self.write_head(Type::Null, 0, 0, 0)),
                 1 => {
                     let head = self.write_head(Type::Iv, flags::IOK, 0, 7);
@@ -387,10 +409,10 @@ impl Perl {
                     let head = self.write_head(Type::Iv, flags::ROK, 0, target);
                     self.put_bodyless(head, body::IV);
                 }
-                4 if self.dice.chance(20) => self.make_shared_strings(max_bytes),
-                5 if self.dice.chance(30) => {
+                4 if self.rng.chance(20) => self.make_shared_strings(max_bytes),
+                5 if self.rng.chance(30) => {
                     let elements: Vec<u64> =
-                        (0..self.dice.below(20)).map(|_| self.make_live_string(max_bytes)).collect();
+                        (0..self.rng.below(20)).map(|_| self.make_live_string(max_bytes)).collect();
                     self.make_array(&elements);
                 }
                 _ => drop(self.make_live_string(max_bytes)),
@@ -440,11 +462,11 @@ impl Perl {
 
 /// Writes the perl of `recipe`.
 pub fn write(recipe: &PerlRecipe) -> PerlImage {
-    let mut dice = Rng::new(recipe.seed ^ 0x9e72);
-    let base = 0x5555_6000_0000 + PAGE * dice.below(1 << 20);
+    let mut rng = Rng::new(recipe.seed ^ 0x9e72);
+    let base = 0x5555_6000_0000 + PAGE * rng.below(1 << 20);
     let mut perl = Perl {
         heap: Heap { base, chunk_bytes: 0, bytes: Vec::new(), structure: Vec::new() },
-        dice,
+        rng,
         free_heads: Vec::new(),
         arenas: Vec::new(),
         free_bodies: BTreeMap::new(),
@@ -456,13 +478,10 @@ pub fn write(recipe: &PerlRecipe) -> PerlImage {
     let interpreter_address = perl.heap.alloc(interpreter::BYTES);
     perl.stash = perl.make_stash();
     let strtab = perl.make_shared_keys();
-    let main = perl.make_sub(0, 1, recipe.max_string_bytes, true);
-    for kept in &mut perl.expected.kept_buffers {
-        kept.sub = "main (file scope)".to_owned();
-    }
-    for index in 1..=recipe.subs {
-        let depths = 1 + perl.dice.below(recipe.depth as u64);
-        perl.make_sub(index, depths, recipe.max_string_bytes, false);
+    let main = perl.make_sub(SubKind::Main, 1, recipe.max_string_bytes);
+    for number in 1..=recipe.subs {
+        let depths = 1 + perl.rng.below(recipe.depth as u64);
+        perl.make_sub(SubKind::Numbered(number), depths, recipe.max_string_bytes);
     }
     perl.make_values(recipe.values, recipe.max_string_bytes);
     finish(recipe, perl, interpreter_address, strtab, main)

@@ -8,8 +8,11 @@ use crate::Rng;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     Cons,
-    /// Index of its type in [`SBCL_TYPES`], and number of slots.
-    Instance(usize, u64),
+    Instance {
+        /// Index of its type in [`SBCL_TYPES`].
+        type_index: usize,
+        slots: u64,
+    },
     /// Number of elements.
     Vector(u64),
     /// Number of bytes.
@@ -31,9 +34,10 @@ impl Shape {
     pub fn link_count(self) -> u64 {
         match self {
             Self::Cons => 2,
-            Self::Instance(_, count) | Self::Vector(count) | Self::Closure(count) | Self::Code(count) => {
-                count
-            }
+            Self::Instance { slots: count, .. }
+            | Self::Vector(count)
+            | Self::Closure(count)
+            | Self::Code(count) => count,
             Self::ValueCell | Self::WeakPointer => 1,
             Self::Bytes(_) | Self::Text(_) | Self::Bignum(_) => 0,
         }
@@ -43,18 +47,13 @@ impl Shape {
     pub fn bytes(self, release: SbclRelease) -> u64 {
         let bytes = match self {
             Self::Cons | Self::ValueCell => 16,
-            Self::Instance(_, slots) => 8 + 8 * slots,
+            Self::Instance { slots, .. } => 8 + 8 * slots,
             Self::Vector(length) => 16 + 8 * length,
             Self::Bytes(length) => 16 + length,
             Self::Text(length) => 16 + length + 1,
             Self::Bignum(digits) => 8 + 8 * digits,
-            Self::WeakPointer => {
-                if release == SbclRelease::V2_1_1 {
-                    32
-                } else {
-                    16
-                }
-            }
+            Self::WeakPointer if release == SbclRelease::V2_1_1 => 32,
+            Self::WeakPointer => 16,
             Self::Closure(values) => 16 + 8 * values,
             // Header, boxed size, debug information, fixups, constants; a function of 8 words; its
             // table of 16 bytes.
@@ -69,7 +68,7 @@ impl Shape {
 pub(super) struct Node {
     pub shape: Shape,
     pub generation: u8,
-    /// Indexes of the targets of those of its words that may be references.
+    /// By word that may be a reference, the index of its target.
     pub links: Vec<Option<usize>>,
 }
 
@@ -93,34 +92,37 @@ const MAX_LINKS: u64 = 4;
 /// A vector of more words is larger than four pages of 32 KiB.
 const LARGE_WORDS: u64 = 16_500;
 
-fn draw_shape(dice: &mut Rng) -> Shape {
-    let is_long = dice.chance(10);
-    match dice.below(20) {
+fn draw_shape(rng: &mut Rng) -> Shape {
+    let is_long = rng.chance(10);
+    match rng.below(20) {
         0..6 => Shape::Cons,
-        6..10 => Shape::Instance(dice.below(SBCL_TYPES.len() as u64) as usize, 1 + dice.below(12)),
-        10..12 => Shape::Vector(dice.below(if is_long { 6000 } else { 40 })),
-        12..14 => Shape::Bytes(dice.below(if is_long { 50_000 } else { 200 })),
-        14 => Shape::Text(dice.below(100)),
-        15 => Shape::Bignum(1 + dice.below(10)),
+        6..10 => {
+            let type_index = rng.below(SBCL_TYPES.len() as u64) as usize;
+            Shape::Instance { type_index, slots: 1 + rng.below(12) }
+        }
+        10..12 => Shape::Vector(rng.below(if is_long { 6000 } else { 40 })),
+        12..14 => Shape::Bytes(rng.below(if is_long { 50_000 } else { 200 })),
+        14 => Shape::Text(rng.below(100)),
+        15 => Shape::Bignum(1 + rng.below(10)),
         16 => Shape::ValueCell,
         17 => Shape::WeakPointer,
-        18 => Shape::Closure(1 + dice.below(4)),
-        _ => Shape::Code(dice.below(5)),
+        18 => Shape::Closure(1 + rng.below(4)),
+        _ => Shape::Code(rng.below(5)),
     }
 }
 
 /// Draws the graph of `recipe`.
 pub(super) fn draw_graph(recipe: &SbclRecipe) -> Graph {
-    let mut dice = Rng::new(recipe.seed ^ 0x6ea9);
+    let mut rng = Rng::new(recipe.seed ^ 0x6ea9);
     // The first object is the code of all closures.
     let mut shapes = vec![(Shape::Code(1), PSEUDO_STATIC)];
     for _ in 0..recipe.objects {
-        shapes.push((draw_shape(&mut dice), dice.one_of(&GENERATIONS)));
+        shapes.push((draw_shape(&mut rng), rng.one_of(&GENERATIONS)));
     }
     for _ in 0..recipe.large_objects {
-        let generation = dice.one_of(&GENERATIONS);
-        let length = LARGE_WORDS + dice.below(20_000);
-        shapes.push(if dice.chance(50) {
+        let generation = rng.one_of(&GENERATIONS);
+        let length = LARGE_WORDS + rng.below(20_000);
+        shapes.push(if rng.chance(50) {
             (Shape::Vector(length), generation)
         } else {
             (Shape::Bytes(length * 8), generation)
@@ -130,14 +132,14 @@ pub(super) fn draw_graph(recipe: &SbclRecipe) -> Graph {
     let nodes: Vec<Node> = shapes
         .into_iter()
         .map(|(shape, generation)| {
-            let link = |word: u64, dice: &mut Rng| {
-                (word < MAX_LINKS && dice.chance(recipe.link_percent)).then(|| dice.below(count) as usize)
+            let link = |word: u64, rng: &mut Rng| {
+                (word < MAX_LINKS && rng.chance(recipe.link_percent)).then(|| rng.below(count) as usize)
             };
-            let links = (0..shape.link_count()).map(|word| link(word, &mut dice)).collect();
+            let links = (0..shape.link_count()).map(|word| link(word, &mut rng)).collect();
             Node { shape, generation, links }
         })
         .collect();
-    let roots: Vec<usize> = (0..recipe.roots).map(|_| dice.below(count) as usize).collect();
+    let roots: Vec<usize> = (0..recipe.roots).map(|_| rng.below(count) as usize).collect();
     let is_live = find_live(&nodes, &roots);
     Graph { nodes, roots, is_live }
 }

@@ -4,7 +4,7 @@
 use super::graph::{Graph, Node, Shape};
 use super::release::{FUNCTION, GC_PAGE_BYTES, INSTANCE, LIST, OTHER, PageKind, SINGLE_OBJECT, SbclRelease};
 use super::space::Dynamic;
-use super::threads::VALUES_BYTES;
+use super::threads::{VALUES_BYTES, WrittenThreads};
 use super::{
     PSEUDO_STATIC, PageTable, SBCL_TYPES, SbclExpected, SbclHeap, SbclRecipe, SbclSymbol, SbclThread,
 };
@@ -23,9 +23,10 @@ const LAYOUT_WORDS: u64 = 32;
 const LAYOUT_SLOTS: u64 = 20;
 /// NIL is in static space, tagged as a list.
 pub(super) const NIL: u64 = STATIC_START + 0x100 + LIST;
-/// Symbols in static space, behind NIL; the offset of a symbol's value; how many of them there are.
+/// Symbols in static space, after NIL.
 const STATIC_SYMBOLS: u64 = 0x130;
 const SYMBOL_BYTES: u64 = 48;
+/// Offset of a symbol's value.
 const SYMBOL_VALUE: u64 = 16;
 const STATIC_SYMBOL_COUNT: u64 = STATIC_BYTES / SYMBOL_BYTES - 7;
 const MAX_STATIC_ROOTS: usize = 60;
@@ -51,7 +52,7 @@ fn layout(type_index: usize) -> u64 {
 /// A heap that is being written.
 pub(super) struct Writer {
     pub release: SbclRelease,
-    pub dice: Rng,
+    pub rng: Rng,
     dynamic: Dynamic,
     /// Tagged addresses of the nodes.
     pub references: Vec<u64>,
@@ -64,7 +65,7 @@ pub(super) fn write(recipe: &SbclRecipe, graph: Graph) -> SbclHeap {
     let release = recipe.release;
     let mut writer = Writer {
         release,
-        dice: Rng::new(recipe.seed ^ 0x1a6e),
+        rng: Rng::new(recipe.seed ^ 0x1a6e),
         dynamic: Dynamic::new(release, DYNAMIC_START),
         references: Vec::new(),
         structure: Vec::new(),
@@ -82,16 +83,15 @@ pub(super) fn write(recipe: &SbclRecipe, graph: Graph) -> SbclHeap {
     let mut memory = Memory::default();
     let mut symbols = Vec::new();
     writer.write_layouts(&mut memory, &names);
-    let (threads, static_roots) = writer.write_threads(&mut memory, recipe, &graph.roots);
+    let WrittenThreads { threads, static_roots } = writer.write_threads(&mut memory, recipe, &graph.roots);
     writer.write_static_space(&mut memory, &static_roots);
     let page_table = writer.write_variables(&mut memory, &mut symbols, &expected, &threads);
     memory.add(DYNAMIC_START, writer.dynamic.memory.clone(), "rwxp");
     let dynamic_end = DYNAMIC_START + writer.dynamic.memory.len() as u64;
-    let (image, mappings) = memory.finish();
     SbclHeap {
         recipe: recipe.clone(),
-        image,
-        mappings,
+        image: memory.image(),
+        mappings: memory.mappings(),
         symbols,
         threads,
         dynamic_range: (DYNAMIC_START, dynamic_end),
@@ -108,29 +108,39 @@ struct MappedRange {
     permissions: &'static str,
 }
 
-/// Mappings that are joined at the end.
+/// The mappings of the process.
 #[derive(Default)]
 pub(super) struct Memory(Vec<MappedRange>);
 
 impl Memory {
+    /// Adds a mapping of whole pages that begins with `bytes`.
     pub fn add(&mut self, start: u64, mut bytes: Vec<u8>, permissions: &'static str) {
         bytes.resize(bytes.len().next_multiple_of(PAGE as usize), 0);
         self.0.push(MappedRange { start, bytes, permissions });
     }
 
-    fn finish(mut self) -> (Image, Vec<Mapping>) {
-        self.0.sort_by_key(|range| range.start);
+    fn image(&self) -> Image {
         let mut image = Image::default();
-        let mut mappings = Vec::new();
-        for MappedRange { start, bytes, permissions } in self.0 {
-            image.map(start, bytes.len());
-            image.put(start, &bytes);
-            mappings.push(Mapping { start, end: start + bytes.len() as u64, permissions, name: "" });
+        for MappedRange { start, bytes, .. } in &self.0 {
+            image.map(*start, bytes.len());
+            image.put(*start, bytes);
         }
-        (image, mappings)
+        image
+    }
+
+    /// The mappings in address order.
+    fn mappings(&self) -> Vec<Mapping> {
+        let mapping = |MappedRange { start, bytes, permissions }: &MappedRange| {
+            let end = start + bytes.len() as u64;
+            Mapping { start: *start, end, permissions, name: "" }
+        };
+        let mut mappings: Vec<Mapping> = self.0.iter().map(mapping).collect();
+        mappings.sort_by_key(|mapping| mapping.start);
+        mappings
     }
 }
 
+/// Writes a little-endian word at `offset` in `bytes`.
 pub(super) fn put(bytes: &mut [u8], offset: u64, word: u64) {
     let offset = offset as usize;
     bytes[offset..offset + 8].copy_from_slice(&word.to_le_bytes());
@@ -161,7 +171,7 @@ fn fill_expected(expected: &mut SbclExpected, writer: &Writer, graph: &Graph, na
         if is_live {
             expected.generations[usize::from(node.generation)].live_bytes += bytes;
         }
-        if let Shape::Instance(type_index, _) = node.shape {
+        if let Shape::Instance { type_index, .. } = node.shape {
             let instances = &mut expected.types[type_index];
             if is_live && node.generation != PSEUDO_STATIC {
                 instances.live_count += 1;
@@ -174,13 +184,13 @@ fn fill_expected(expected: &mut SbclExpected, writer: &Writer, graph: &Graph, na
     }
 }
 
-/// A kind of page that an object may be on.
-fn page_kind(shape: Shape, dice: &mut Rng) -> PageKind {
+/// Draws the kind of the page that an object is on.
+fn draw_page_kind(shape: Shape, rng: &mut Rng) -> PageKind {
     match shape {
         Shape::Cons => PageKind::Cons,
         Shape::Bytes(_) | Shape::Text(_) | Shape::Bignum(_) => PageKind::Unboxed,
         Shape::Code(_) => PageKind::Code,
-        Shape::Vector(_) | Shape::ValueCell if dice.chance(50) => PageKind::Boxed,
+        Shape::Vector(_) | Shape::ValueCell if rng.chance(50) => PageKind::Boxed,
         _ => PageKind::Mixed,
     }
 }
@@ -232,17 +242,17 @@ impl Writer {
 
     /// Allocates the object of a node.
     fn allocate(&mut self, node: &Node) {
-        let kind = page_kind(node.shape, &mut self.dice);
-        let block_pages = 1 + self.dice.below(3);
-        if self.dice.chance(2) {
-            let pages = self.dice.below(3);
+        let kind = draw_page_kind(node.shape, &mut self.rng);
+        let block_pages = 1 + self.rng.below(3);
+        if self.rng.chance(2) {
+            let pages = self.rng.below(3);
             self.dynamic.skip_pages(pages);
         }
         let bytes = node.shape.bytes(self.release);
         let object = self.dynamic.allocate(node.generation, kind, bytes, block_pages);
         let tag = match node.shape {
             Shape::Cons => LIST,
-            Shape::Instance(..) => INSTANCE,
+            Shape::Instance { .. } => INSTANCE,
             Shape::Closure(_) => FUNCTION,
             _ => OTHER,
         };
@@ -255,18 +265,18 @@ impl Writer {
         match link {
             Some(target) => self.references[target],
             // NIL, numbers, a character, a single float.
-            None => self.dice.one_of(&[NIL, FIXNUM, 0, !1, 0x4_1100 | tags.character, (3 << 32) | 0x19]),
+            None => self.rng.one_of(&[NIL, FIXNUM, 0, !1, 0x4_1100 | tags.character, (3 << 32) | 0x19]),
         }
     }
 
-    /// Writes the object of a node: its header, and its links behind it.
+    /// Writes the object of a node: its header, then its links.
     fn write_object(&mut self, index: usize, node: &Node) {
         let tags = self.release.widetags();
         let object = self.references[index] & !15;
         let links: Vec<u64> = node.links.iter().map(|&link| self.link_word(link)).collect();
         let links_address = match node.shape {
             Shape::Cons => object,
-            Shape::Instance(type_index, slots) => {
+            Shape::Instance { type_index, slots } => {
                 let header = self.instance_header(type_index, slots);
                 self.put_structure_word(object, header);
                 object + 8
@@ -281,7 +291,7 @@ impl Writer {
                 self.put_structure_word(object, if is_text { tags.base_string } else { tags.bytes });
                 self.put_structure_word(object + 8, length << 1);
                 // Their bytes resemble references, but are not.
-                let decoy = self.dice.one_of(&self.references.clone());
+                let decoy = self.rng.one_of(&self.references);
                 if length >= 8 {
                     self.dynamic.put(object + 16, decoy);
                 }
@@ -289,7 +299,7 @@ impl Writer {
             }
             Shape::Bignum(digits) => {
                 self.put_structure_word(object, tags.bignum | digits << LENGTH_SHIFT);
-                let word = self.dice.word();
+                let word = self.rng.word();
                 self.dynamic.put(object + 8, word);
                 object + 8
             }
@@ -389,8 +399,8 @@ impl Writer {
         expected: &SbclExpected,
         threads: &[SbclThread],
     ) -> PageTable {
-        let data = 0x5655_0000_0000 + PAGE * self.dice.below(1 << 20);
-        let table_at = 0x7f10_0000_0000 + PAGE * self.dice.below(1 << 16) + 0x10;
+        let data = 0x5655_0000_0000 + PAGE * self.rng.below(1 << 20);
+        let table_at = 0x7f10_0000_0000 + PAGE * self.rng.below(1 << 16) + 0x10;
         let table = self.dynamic.page_table_bytes();
         let entries = table.len() as u64 / 8;
         let mut bytes = vec![0; 2 * PAGE as usize];
@@ -458,8 +468,8 @@ fn space_variables(release: SbclRelease) -> Vec<(&'static str, u64)> {
     ]
 }
 
-/// Offset of the function in code, behind header, boxed size, debug information, fixups, and an
-/// even number of constants.
+/// Offset of the function in code, which follows header, boxed size, debug information, fixups, and
+/// an even number of constants.
 fn function_offset(constants: u64) -> u64 {
     32 + 8 * (constants + constants % 2)
 }

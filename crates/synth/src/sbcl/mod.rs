@@ -45,15 +45,15 @@ pub struct SbclRecipe {
 impl SbclRecipe {
     /// Draws a recipe from `seed`.
     pub fn from_seed(release: SbclRelease, seed: u64) -> Self {
-        let mut dice = Rng::new(seed ^ 0x5bc1);
+        let mut rng = Rng::new(seed ^ 0x5bc1);
         Self {
             release,
             seed,
-            objects: 50 + dice.below(4000) as usize,
-            large_objects: dice.below(4) as usize,
-            threads: 1 + dice.below(3) as usize,
-            link_percent: 20 + dice.below(60),
-            roots: dice.below(40) as usize,
+            objects: 50 + rng.below(4000) as usize,
+            large_objects: rng.below(4) as usize,
+            threads: 1 + rng.below(3) as usize,
+            link_percent: 20 + rng.below(60),
+            roots: rng.below(40) as usize,
         }
     }
 }
@@ -103,7 +103,7 @@ pub struct SbclExpected {
     /// By number of the generation.
     pub generations: [SbclGeneration; SBCL_GENERATIONS],
     /// By type, as in [`SBCL_TYPES`].
-    pub types: [SbclInstances; 3],
+    pub types: [SbclInstances; SBCL_TYPES.len()],
 }
 
 impl SbclExpected {
@@ -120,7 +120,7 @@ pub struct SbclSymbol {
     pub name: &'static str,
     /// Its address.
     pub address: u64,
-    /// Its size.
+    /// Its bytes.
     pub bytes: u64,
 }
 
@@ -145,7 +145,7 @@ pub struct SbclHeap {
     pub symbols: Vec<SbclSymbol>,
     /// Its threads.
     pub threads: Vec<SbclThread>,
-    /// Where dynamic space starts, and the first byte behind its pages.
+    /// Dynamic space: its first address, and the first one past its pages.
     pub dynamic_range: (u64, u64),
     /// Its expected figures.
     pub expected: SbclExpected,

@@ -1,6 +1,6 @@
 //! The structures of two lines of SBCL on x86-64, from the sources of 2.1.1 and 2.2.9
-//! (gencgc-internal.h, gencgc-alloc-region.h, early-objdef.lisp, objdef.lisp). Kept apart from the
-//! readers' own tables on purpose: a mistake in one of the two shows.
+//! (gencgc-internal.h, gencgc-alloc-region.h, early-objdef.lisp, objdef.lisp). Independent
+//! of the readers' tables: otherwise a mistake in those would not be found.
 
 /// A release of SBCL whose heaps can be fabricated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -48,15 +48,18 @@ impl Dynamic {
         let page_bytes = if is_cons_page { CONS_PAGE_BYTES } else { GC_PAGE_BYTES };
         let type_byte = self.release.page_type(kind);
         let key = (generation, type_byte);
-        let fits = |block: &OpenBlock| block.next + bytes <= block.end;
-        if !self.open_blocks.get(&key).is_some_and(fits) {
-            let pages = if is_cons_page { 1 } else { block_pages.max(bytes.div_ceil(GC_PAGE_BYTES)) };
-            let start = self.add_pages(pages);
-            self.open_blocks.insert(key, OpenBlock { start, end: start + pages * page_bytes, next: start });
-        }
-        let Some(block) = self.open_blocks.get_mut(&key) else { return self.start };
+        let fits = |block: &&OpenBlock| block.next + bytes <= block.end;
+        let mut block = match self.open_blocks.get(&key).filter(fits) {
+            Some(block) => *block,
+            None => {
+                let pages = if is_cons_page { 1 } else { block_pages.max(bytes.div_ceil(GC_PAGE_BYTES)) };
+                let start = self.add_pages(pages);
+                OpenBlock { start, end: start + pages * page_bytes, next: start }
+            }
+        };
         let (start, object) = (block.start, block.next);
         block.next += bytes;
+        self.open_blocks.insert(key, block);
         self.use_pages(start, object, bytes, generation, type_byte);
         object
     }
@@ -77,12 +80,12 @@ impl Dynamic {
         first
     }
 
-    /// Leaves pages free.
+    /// Adds free pages.
     pub fn skip_pages(&mut self, count: u64) {
         self.add_pages(count);
     }
 
-    /// Enters an object into the entries of its pages; its block starts at `block`.
+    /// Records an object in the entries of its pages; its block starts at `block`.
     fn use_pages(&mut self, block: u64, object: u64, bytes: u64, generation: u8, type_byte: u8) {
         let end = object + bytes;
         for index in (object - self.start) / GC_PAGE_BYTES..(end - self.start).div_ceil(GC_PAGE_BYTES) {

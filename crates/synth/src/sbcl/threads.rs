@@ -18,6 +18,19 @@ const STACKS_BYTES: u64 = CONTROL_BYTES + BINDING_BYTES + ALIEN_BYTES;
 const THREAD_BYTES: u64 = STACKS_BYTES + VALUES_BYTES + EXTRA_BYTES;
 const NO_TLS_VALUE: u64 = u64::MAX;
 
+/// The threads, and the roots that are in static space.
+pub(super) struct WrittenThreads {
+    pub threads: Vec<SbclThread>,
+    /// Indexes of the targets of the roots.
+    pub static_roots: Vec<usize>,
+}
+
+/// The memory of a thread.
+struct ThreadMemory {
+    bytes: Vec<u8>,
+    stack_pointer: u64,
+}
+
 /// A thread's id and addresses.
 struct ThreadAddresses {
     /// Start of its memory.
@@ -30,20 +43,20 @@ struct ThreadAddresses {
 }
 
 impl Writer {
-    /// Writes the stacks and the struct of every thread; returns the threads, and the roots that
-    /// no thread has.
+    /// Writes the stacks and the struct of every thread, and divides the roots among the threads
+    /// and static space.
     pub(super) fn write_threads(
         &mut self,
         memory: &mut Memory,
         recipe: &SbclRecipe,
         roots: &[usize],
-    ) -> (Vec<SbclThread>, Vec<usize>) {
+    ) -> WrittenThreads {
         let count = recipe.threads.max(1);
         let mut threads = Vec::new();
         let mut static_roots = Vec::new();
         let mut thread_roots = vec![Vec::new(); count];
         for &root in roots {
-            match self.dice.below(count as u64 + 1) as usize {
+            match self.rng.below(count as u64 + 1) as usize {
                 thread if thread < count => thread_roots[thread].push(root),
                 _ => static_roots.push(root),
             }
@@ -57,16 +70,16 @@ impl Writer {
                 previous: if thread > 0 { base(thread - 1) + STACKS_BYTES } else { 0 },
                 tid: 4000 + thread as i32,
             };
-            let (bytes, stack_pointer) = self.thread_bytes(&thread_addresses, roots);
+            let ThreadMemory { bytes, stack_pointer } = self.thread_memory(&thread_addresses, roots);
             memory.add(thread_addresses.base, bytes, "rw-p");
             let ThreadAddresses { tid, address, .. } = thread_addresses;
             threads.push(SbclThread { tid, stack_pointer, address });
         }
-        (threads, static_roots)
+        WrittenThreads { threads, static_roots }
     }
 
-    /// Returns the memory of a thread with its `roots`, and its stack pointer.
-    fn thread_bytes(&mut self, thread: &ThreadAddresses, roots: &[usize]) -> (Vec<u8>, u64) {
+    /// Fills the memory of a thread with its `roots`.
+    fn thread_memory(&mut self, thread: &ThreadAddresses, roots: &[usize]) -> ThreadMemory {
         let mut bytes = vec![0; THREAD_BYTES as usize];
         let (control_end, binding) = (CONTROL_BYTES, CONTROL_BYTES);
         let alien = binding + BINDING_BYTES;
@@ -124,14 +137,14 @@ impl Writer {
         put_word(words.state, 1 << 16 | 1);
         put_word(words.tls_size, 8 * (local_word + 1));
         put_word(words.lisp_thread, NIL);
-        (bytes, thread.base + stack)
+        ThreadMemory { bytes, stack_pointer: thread.base + stack }
     }
 
     /// Fills a control stack with words that are not references, though some are addresses.
     fn put_noise(&mut self, bytes: &mut [u8], stack: u64, used_bytes: u64, base: u64) {
         let words = [0, 1, FIXNUM, base + stack + 0x40, TEXT_START + 8, DYNAMIC_START - 9];
         for word in 0..used_bytes / 8 {
-            put(bytes, stack + 8 * word, self.dice.one_of(&words));
+            put(bytes, stack + 8 * word, self.rng.one_of(&words));
         }
     }
 }

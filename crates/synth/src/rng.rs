@@ -8,11 +8,11 @@ impl Rng {
     /// Creates the generator of `seed`.
     pub fn new(seed: u64) -> Self {
         // The state may not be 0. The first words of similar seeds are similar: they are discarded.
-        let mut dice = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let mut rng = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         for _ in 0..8 {
-            dice.word();
+            rng.word();
         }
-        dice
+        rng
     }
 
     /// A random word.
