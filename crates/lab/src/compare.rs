@@ -130,20 +130,25 @@ impl MetricComparison {
     /// Verdict on the ratio of `command` to the first; a difference below the resolution is none
     /// that is known.
     pub fn verdict(&self, command: usize) -> Verdict {
-        let ratio = self.ratios.get(command).copied().flatten();
-        match ratio.map_or(Verdict::Unknown, |ratio| ratio.verdict()) {
+        match self.ratio_verdict(command) {
             Verdict::More | Verdict::Less if self.unresolved_step(command).is_some() => Verdict::Unknown,
             verdict => verdict,
         }
     }
 
-    /// The resolution of the kernel's accounting, if the median of `command` differs from that of
-    /// the first by no more, or if neither is larger than that.
+    /// Verdict on the ratio of `command` to the first, whatever the resolution.
+    fn ratio_verdict(&self, command: usize) -> Verdict {
+        self.ratios.get(command).copied().flatten().map_or(Verdict::Unknown, |ratio| ratio.verdict())
+    }
+
+    /// The resolution of the kernel's accounting, if the median of `command` surely differs from
+    /// that of the first, but by no more, or if neither is larger than that. An interval that spans
+    /// 1 stands: it is of the noise of the runs, which may be far more than the resolution.
     pub fn unresolved_step(&self, command: usize) -> Option<f64> {
         let median = |command: usize| Some(self.estimates.get(command)?.as_ref()?.median);
         let (first, other, step) = (median(0)?, median(command)?, self.accounting_step?);
-        let difference = (other - first).abs();
-        let is_unresolved = difference > 0.0 && difference <= step || first.max(other) <= step;
+        let differs = matches!(self.ratio_verdict(command), Verdict::More | Verdict::Less);
+        let is_unresolved = differs && (other - first).abs() <= step || first.max(other) <= step;
         is_unresolved.then_some(step)
     }
 }
@@ -477,18 +482,19 @@ mod tests {
     #[test]
     fn a_difference_of_a_tick_is_not_resolved() {
         let tick = clock_tick_seconds().unwrap();
-        let compared = |first: f64, second: f64| {
+        let compared_runs = |first: [f64; 10], second: [f64; 10]| {
             let places = [CommandCase { command: 0, case: 0 }, CommandCase { command: 1, case: 0 }];
-            let runs = |seconds: f64| {
+            let run = |seconds: f64| {
                 let figures = Figures { user_seconds: Some(seconds), ..Figures::default() };
-                let outcome = Outcome { end: End::Exited(0), figures, ..Outcome::not_started(String::new()) };
-                vec![Some(outcome); 10]
+                Some(Outcome { end: End::Exited(0), figures, ..Outcome::not_started(String::new()) })
             };
-            let results = Results { outcomes: vec![runs(first), runs(second)], ..Results::default() };
+            let outcomes = vec![first.map(run).to_vec(), second.map(run).to_vec()];
+            let results = Results { outcomes, ..Results::default() };
             let names = vec!["x".to_owned(), "y".to_owned()];
             let comparison = Comparison::evaluate(names, vec![String::new()], &places, &results, 1);
             comparison.metrics[0][&Metric::User].clone()
         };
+        let compared = |first: f64, second: f64| compared_runs([first; 10], [second; 10]);
         let small = compared(tick / 4.0, tick);
         assert_eq!((small.verdict(1), small.unresolved_step(1)), (Verdict::Unknown, Some(tick)));
         let near = compared(100.0 * tick, 100.5 * tick);
@@ -497,6 +503,13 @@ mod tests {
         assert_eq!((far.verdict(1), far.unresolved_step(1)), (Verdict::More, None));
         let equal = compared(100.0 * tick, 100.0 * tick);
         assert_eq!((equal.verdict(1), equal.unresolved_step(1)), (Verdict::Same, None));
+        // The interval shows that 20 ticks could be missed, whatever the medians.
+        let noise =
+            [90.0, 110.0, 92.0, 108.0, 94.0, 106.0, 96.0, 104.0, 98.0, 102.0].map(|ticks| ticks * tick);
+        let mut other_noise = noise;
+        other_noise.rotate_left(1);
+        let noisy = compared_runs(noise, other_noise.map(|seconds| seconds + tick / 5.0));
+        assert_eq!((noisy.verdict(1), noisy.unresolved_step(1)), (Verdict::Same, None));
     }
 
     #[test]

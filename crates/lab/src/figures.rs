@@ -192,7 +192,9 @@ pub fn is_in_path(name: &str) -> bool {
 
 /// The file of the program `name`, found as the shell would find it.
 pub fn find_in_path(name: &str) -> Option<PathBuf> {
-    program::find(OsStr::new(name), None, std::env::var("PATH").ok().as_deref()).ok()
+    // A folder whose name is not UTF-8 is not searched; the others are.
+    let search = std::env::var_os("PATH").map(|search| search.to_string_lossy().into_owned());
+    program::find(OsStr::new(name), None, search.as_deref()).ok().filter(|path| program::is_executable(path))
 }
 
 fn path_text(path: &Path) -> String {

@@ -198,11 +198,15 @@ pub(crate) fn find(name: &OsStr, directory: Option<&Path>, search: Option<&str>)
     let folders = search.filter(|search| !search.is_empty()).unwrap_or(DEFAULT_PATH).split(':');
     let mut paths =
         folders.map(|folder| at(&Path::new(if folder.is_empty() { "." } else { folder }).join(name)));
-    let is_program = |path: &PathBuf| {
-        path.metadata()
-            .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & EXECUTABLE_BITS != 0)
-    };
-    paths.find(is_program).ok_or_else(|| format!("{}: not found in PATH", name.to_string_lossy()))
+    paths
+        .find(|path| is_executable(path))
+        .ok_or_else(|| format!("{}: not found in PATH", name.to_string_lossy()))
+}
+
+/// Whether `path` is a file that somebody may execute.
+pub(crate) fn is_executable(path: &Path) -> bool {
+    path.metadata()
+        .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & EXECUTABLE_BITS != 0)
 }
 
 /// Returns the interpreter of the script `path`: the word after `#!`, or the program that `env`
