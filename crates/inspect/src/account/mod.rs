@@ -113,13 +113,8 @@ fn note_swapped_out(swap_bytes: u64, caveats: &mut [Caveat]) {
         bytes(swap_bytes)
     );
     let may_be_swapped =
-        |caveat: &&mut Caveat| is_about_damage(&caveat.code) || caveat.code.ends_with("_differ");
+        |caveat: &&mut Caveat| caveat.code.ends_with("_damaged") || caveat.code.ends_with("_differ");
     caveats.iter_mut().filter(may_be_swapped).for_each(|caveat| caveat.text.push_str(&addition));
-}
-
-/// Whether a caveat with this code reports damaged structures of an allocator or a runtime.
-fn is_about_damage(code: &str) -> bool {
-    code.ends_with("_damaged")
 }
 
 /// Makes the ledger, and finds the all-zero pages.

@@ -1,6 +1,5 @@
 //! Allocators and runtimes that are mapped and have no reading, and the caveats about their memory.
 
-use super::is_about_damage;
 use crate::capture::FrozenState;
 use crate::facts::{Allocator, Runtime};
 use crate::recognise;
@@ -72,14 +71,12 @@ pub fn recognise(
             caveats.push(Caveat::new("runtime_not_read", &runtime.found_by, Some(anonymous_bytes), text));
         }
     }
-    // A damaged heap was recognised: no unknown allocator is to be blamed for what is left.
-    let explains = |code: &str| {
-        ["allocator_not_read", "runtime_not_read", "runtime_busy", "not_64_bit"].contains(&code)
-            || is_about_damage(code)
-    };
-    let is_explained = caveats.iter().any(|caveat| explains(&caveat.code));
+    let unread_allocators = without_reading.iter().map(|allocator| allocator.name.as_str());
+    let unread_allocators = unread_allocators.filter(|name| !is_read(name));
+    let unread_runtimes = runtimes.iter().filter(has_unread_heap).map(|runtime| runtime.name.as_str());
+    let unread = unread_allocators.chain(unread_runtimes);
     let min_bytes = MIN_UNEXPLAINED_BYTES.max(frozen.sums.rss_bytes / MIN_UNEXPLAINED_DIVISOR);
-    if anonymous_bytes >= min_bytes && !is_explained {
+    if anonymous_bytes >= min_bytes && !is_explained(caveats, unread) {
         caveats.push(unexplained_caveat(frozen, anonymous_bytes));
     }
     let allocators = without_reading.into_iter().map(|found| Allocator {
@@ -98,6 +95,15 @@ fn has_cause(caveats: &[Caveat], name: &str) -> bool {
     let damage_code = format!("{name}_damaged");
     let is_busy = |caveat: &Caveat| caveat.code == "runtime_busy" && caveat.place == name;
     caveats.iter().any(|caveat| is_busy(caveat) || caveat.code == damage_code)
+}
+
+/// Whether caveats explain memory without a reader: something was recognised in the process and not
+/// read, among it the allocators and runtimes `unread`. The damage of one that was read explains
+/// none: what it did not understand is on its own rows.
+fn is_explained<'a>(caveats: &[Caveat], mut unread: impl Iterator<Item = &'a str>) -> bool {
+    let explains =
+        |code: &str| ["allocator_not_read", "runtime_not_read", "runtime_busy", "not_64_bit"].contains(&code);
+    caveats.iter().any(|caveat| explains(&caveat.code)) || unread.any(|name| has_cause(caveats, name))
 }
 
 /// The names of allocators and runtimes that manage their own memory and were not read.
@@ -165,5 +171,16 @@ mod tests {
         ];
         let has_cause = |name| has_cause(&caveats, name);
         assert_eq!((has_cause("jvm"), has_cause("go"), has_cause("sbcl")), (true, true, false));
+    }
+
+    #[test]
+    fn damage_explains_memory_of_no_reader_only_if_nothing_was_read() {
+        let caveats = [
+            Caveat::new("heap_damaged", "0x1000", Some(4096), ""),
+            Caveat::new("jvm_damaged", "0x2000", None, ""),
+        ];
+        let is_explained = |unread: &[&str]| is_explained(&caveats, unread.iter().copied());
+        assert!(is_explained(&["jvm"]));
+        assert!(!is_explained(&[]) && !is_explained(&["sbcl"]), "a damaged chunk of a heap that was read");
     }
 }

@@ -17,6 +17,10 @@ use strandline_process::range::{AddressRange, RangeSet};
 /// Bytes that one thread reads at once.
 const PIECE_BYTES: u64 = 1 << 20;
 
+/// Maximum number of short reads of a piece, each of which leaves out one page. After these, the
+/// rest is left out too: the program has unmapped it or ended, and each page would cost a call.
+const MAX_SHORT_READS: u32 = 8;
+
 /// The all-zero pages that were found.
 #[derive(Clone, Debug, Default)]
 pub struct Zeros {
@@ -47,12 +51,13 @@ pub fn find(
     let search_piece = |buffer: &mut Vec<u8>| {
         let Some(&piece) = pieces.get(next_piece.fetch_add(1, Ordering::Relaxed)) else { return false };
         let mut zeros = RangeSet::default();
-        let mut start = piece.start;
-        while start < piece.end {
+        let (mut start, mut short_reads) = (piece.start, 0);
+        while start < piece.end && short_reads < MAX_SHORT_READS {
             let unread = AddressRange::new(start, piece.end);
             buffer.resize(unread.len() as usize, 0);
             let read_bytes = memory.read_some(start, buffer);
             bytes_read.fetch_add(read_bytes as u64, Ordering::Relaxed);
+            short_reads += u32::from(read_bytes < buffer.len());
             let contents = buffer[..read_bytes].chunks_exact(PAGE_BYTES as usize).zip(unread.pages());
             let zero_pages = contents.filter(|(page, _)| is_all_zero(page));
             zeros.extend(zero_pages.map(|(_, at)| AddressRange::sized(at, PAGE_BYTES)));
@@ -108,6 +113,25 @@ mod tests {
             buffer[..bytes].fill(0);
             bytes
         }
+    }
+
+    /// Memory that was unmapped, and how often it was read.
+    #[derive(Default)]
+    struct Gone(AtomicUsize);
+
+    impl Memory for Gone {
+        fn read_some(&self, _: u64, _: &mut [u8]) -> usize {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            0
+        }
+    }
+
+    #[test]
+    fn unmapped_memory_is_not_read_page_by_page() {
+        let gone = Gone::default();
+        let zeros = find(&gone, &[AddressRange::new(0, 2 * PIECE_BYTES)], 1, &|_| {});
+        assert_eq!((zeros.runs, zeros.bytes_read), (RangeSet::default(), 0));
+        assert_eq!(gone.0.into_inner(), 2 * MAX_SHORT_READS as usize);
     }
 
     #[test]

@@ -123,6 +123,8 @@ fn choose_method(process: &Process, request: &ZeroRequest) -> Result<Method, Ref
         Some(_) if request.allow_risk => {}
         Some(obstacle) => return Err(Refusal::NeedsRisk { reason: direct_risk(obstacle) }),
     }
+    // Checked again in each stop; here for a dry run, and before anything is stopped.
+    refuse_if_shared(process)?;
     if status.is_under_seccomp() {
         filters::check(process, &INJECTED_CALLS).map_err(|filter| refuse(format!("runs under {filter}")))?;
     }
@@ -133,6 +135,14 @@ fn choose_method(process: &Process, request: &ZeroRequest) -> Result<Method, Ref
 /// Returns the refusal of a process with `what`.
 fn not_releasable(pid: i32, what: String) -> Refusal {
     Refusal::Unsafe { pid, what, advice: "its zero pages cannot be released from outside" }
+}
+
+/// Refuses if another process shares the memory, or may: it runs on while this one is stopped.
+fn refuse_if_shared(process: &Process) -> Result<(), Refusal> {
+    match asleep::sharer(process)? {
+        Some(other) => Err(not_releasable(process.pid(), format!("has {other}"))),
+        None => Ok(()),
+    }
 }
 
 /// Refuses if something else may hold the process's pages.
@@ -395,9 +405,7 @@ fn releasable_mappings(process: &Process) -> Result<Vec<AddressRange>, Refusal> 
     if process.status()?.pinned_bytes.is_some_and(|pinned| pinned > 0) {
         return Err(not_releasable(pid, "has pages pinned in memory (VmPin)".to_owned()));
     }
-    if let Some(other) = asleep::sharer(process)? {
-        return Err(not_releasable(pid, format!("has {other}")));
-    }
+    refuse_if_shared(process)?;
     let smaps = Smaps::read(process.open_file("smaps")?);
     let smaps = smaps.map_err(|error| Refusal::from_io(process, "smaps", error))?;
     let is_releasable = |entry: &&SmapsEntry| {
