@@ -364,10 +364,8 @@ fn vfork_children_and_their_parents_are_not_copied() -> Outcome {
 #[test]
 fn no_snapshot_is_taken_without_enough_memory_or_processes() -> Outcome {
     let name = here!();
-    let groups = [
-        ("pids", "pids.max", "10", "more process"),
-        ("memory", "memory.limit_in_bytes", "100M", "may take"),
-    ];
+    let groups =
+        [("pids", "pids.max", "10", "more process"), ("memory", "memory.limit_in_bytes", "100M", "may take")];
     for_each(groups, |(controller, limit, most, why)| {
         let Some(group) = Group::new(controller, limit, most) else {
             crate::support::skipped(
