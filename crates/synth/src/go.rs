@@ -189,8 +189,8 @@ impl Writer {
         self.image.put_words(structure, words);
     }
 
-    /// Fills a chunk with spans of stacks, spans of objects, and idle pages, and writes its entry in
-    /// the table of chunks.
+    /// Fills a chunk with spans of stacks, spans of objects, and idle pages, and writes its entry
+    /// in the table of chunks.
     fn write_chunk(&mut self, chunk: u64) {
         let (mut used_pages, mut released_pages) = (PageBits::default(), PageBits::default());
         let mut page = 0;
