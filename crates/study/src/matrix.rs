@@ -354,7 +354,7 @@ impl Matrix {
     /// for each. Axes with one choice are included. If `subjects` is not empty, only these count.
     ///
     /// # Errors
-    /// One line if there are more than [`MAX_GROUPS`].
+    /// One line if there are more than `MAX_GROUPS`.
     pub fn groups(
         &self,
         is_named: &dyn Fn(&str) -> bool,

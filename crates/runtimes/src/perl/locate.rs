@@ -182,7 +182,7 @@ pub struct InterpreterLocation {
 pub struct Interpreters {
     /// That of `PL_curinterp` first, then those of threads.
     pub locations: Vec<InterpreterLocation>,
-    /// Whether these are all: beyond [`MAX_INTERPRETERS`] they are left out, and a variable that
+    /// Whether these are all: beyond `MAX_INTERPRETERS` they are left out, and a variable that
     /// leads to one may be unreadable.
     pub is_complete: bool,
 }
