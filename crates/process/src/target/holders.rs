@@ -35,7 +35,7 @@ const HOLDERS: [Holder; 9] = [
     Holder { name: "io_uring", prefixes: &["anon_inode:[io_uring"] },
     Holder { name: "kernel AIO", prefixes: &["/[aio]"] },
     Holder { name: "RDMA", prefixes: &["/dev/infiniband", "anon_inode:[infinibandevent]"] },
-    Holder { name: "vfio", prefixes: &["/dev/vfio", "anon_inode:[vfio"] },
+    Holder { name: "vfio", prefixes: &["/dev/vfio", "/dev/iommu", "anon_inode:[vfio"] },
     Holder { name: "KVM", prefixes: &["/dev/kvm", "anon_inode:kvm"] },
     Holder { name: "a GPU", prefixes: &["/dev/nvidia", "/dev/dri", "/dev/kfd"] },
     Holder { name: "a user-space driver", prefixes: &["/dev/uio"] },
