@@ -92,7 +92,7 @@ const CLONE_LIMIT_PER_GIB: Duration = Duration::from_millis(200);
 const END_LIMIT: Duration = Duration::from_secs(5);
 /// Maximum time for a thread to stop, and for its injected call, in one attempt to reap the child.
 const REAP_LIMIT: Duration = Duration::from_millis(200);
-/// Maximum time to hold a thread while reaping.
+/// Maximum time to hold a thread while reaping. Attempts begin in the first half of it.
 const MAX_REAPING: Duration = Duration::from_secs(1);
 /// Time for the program to run before another attempt.
 const REAP_RETRY_PAUSE: Duration = Duration::from_millis(3);
