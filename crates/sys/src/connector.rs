@@ -37,7 +37,7 @@ pub enum Event {
         /// Its id.
         pid: i32,
     },
-    /// A process ended: its last thread, or its leader.
+    /// The main thread of a process ended; other threads may run on.
     Exit {
         /// Its id.
         pid: i32,

@@ -80,7 +80,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Calls fail that take longer than `time`, or up to twice that.
+    /// A call fails once it has waited for `time` to twice that.
     ///
     /// # Errors
     /// Fails if the kernel has no timer left, or the program uses the wake signal itself.

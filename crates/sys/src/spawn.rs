@@ -285,8 +285,7 @@ fn restore_dispositions() {
     }
 }
 
-/// Ends this process by `signal`, as the command ended, without a core file. Returns if the signal
-/// does not end it.
+/// Ends this process by `signal`, without a core file. Returns if the signal does not end it.
 pub fn die_by(signal: i32) {
     // For the limit of 1 see `disable_core_files`. Where it is unknown, there is no core file.
     let hard = Resource::Core.get().map_or(0, |limits| limits.hard);

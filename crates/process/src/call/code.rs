@@ -203,7 +203,7 @@ pub fn can_call(
         let state_bytes = inject::extended_state_bytes(tracee.tid).ok();
         stack.zip(state_bytes).is_some_and(|(stack, state_bytes)| {
             stack.stack_pointer - stack.low >= stack_bytes + FRAME_AND_GAP_BYTES + state_bytes
-                && !stack::may_be_in_signal_handler(&memory, &stack, sites.trampoline)
+                && !stack::may_be_in_signal_handler(&memory, space, &stack, sites.trampoline)
         })
     };
     tracee.registers.cs == quiet::CS_64_BIT

@@ -83,8 +83,8 @@ pub const ALLOCATOR_CALLS: &[RequiredCall] = &[
 /// wakes the event loop of that thread.
 pub const WAKING_CALLS: &[RequiredCall] = &[RequiredCall::with_any_arguments("write", 1)];
 
-/// The reason why a stopped thread cannot make the calls, as the end of a sentence; `None` if it
-/// can.
+/// The reason why a stopped thread cannot make the calls, as the end of a sentence on what it runs
+/// under; `None` if it can.
 pub fn objection(tracee: &Tracee<'_>, calls: &[RequiredCall]) -> Option<String> {
     const EIO: i32 = 5;
     match ptrace::dispatches_system_calls(tracee.tid) {
@@ -92,12 +92,14 @@ pub fn objection(tracee: &Tracee<'_>, calls: &[RequiredCall]) -> Option<String> 
             return Some("Syscall User Dispatch, which turns its system calls into signals".to_owned());
         }
         // Kernels before 6.4 do not report it (EIO); docs/safety.md states the harm.
-        Err(error) if error.raw_os_error() != Some(EIO) => return Some(error.to_string()),
+        Err(error) if error.raw_os_error() != Some(EIO) => {
+            return Some(format!("perhaps Syscall User Dispatch, which cannot be read ({error})"));
+        }
         Ok(false) | Err(_) => {}
     }
     let status = match tracee.process.task_status(tracee.tid) {
         Ok(status) => status,
-        Err(error) => return Some(error.to_string()),
+        Err(error) => return Some(format!("perhaps a seccomp filter: {error}")),
     };
     if !status.is_under_seccomp() {
         return None;
@@ -129,7 +131,7 @@ fn unreadable_filter(error: &std::io::Error) -> String {
 /// Like [`objection`], for a running process: stops its first thread briefly.
 ///
 /// # Errors
-/// Returns the objection, as the end of a sentence.
+/// Returns the reason, as [`objection`] does.
 pub fn check(process: &Process, calls: &[RequiredCall]) -> Result<(), String> {
     let unreadable = |why: &str| Err(format!("a seccomp filter that cannot be read ({why})"));
     let checked = on_own_thread(STOP_LIMIT, || match Tracee::stop(process, process.pid(), STOP_LIMIT) {

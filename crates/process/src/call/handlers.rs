@@ -93,9 +93,9 @@ impl StopSignals {
     }
 }
 
-/// Makes a thread at the start of a call query the actions of `signals`, with all
-/// signals blocked. The thread is then at the exit of its last query. If strandline dies before
-/// that, the thread returns from the query to the program.
+/// Makes a thread at the start of a call query the actions of `signals`, with all signals blocked.
+/// The thread is then at the exit of its last query. If strandline dies before that, the thread
+/// returns from the query to the program.
 ///
 /// `entry` are the registers at the start of the call.
 pub(super) fn query(

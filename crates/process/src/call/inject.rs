@@ -79,13 +79,14 @@ pub struct Call<'a> {
 /// Why a call was not made, or its end not observed.
 #[derive(Debug)]
 pub enum CallError {
-    /// The call failed before anything was changed.
+    /// The call failed before anything but unused stack was changed.
     NotStarted(std::io::Error),
     /// The thread ended in the call, and most likely its process too.
     Died(Event),
-    /// The call did not end in time. The thread is detached and finishes alone.
+    /// The call did not end in time. The thread finishes it alone once it is detached: by
+    /// [`Injected::abandon`], or at the end of its tracer.
     TimedOut,
-    /// The kernel refused a step midway. The thread is detached and finishes alone.
+    /// The kernel refused a step midway. The thread finishes alone once its tracer ends.
     Failed(std::io::Error),
 }
 
@@ -128,8 +129,8 @@ pub struct Injected<'a> {
     pub begun_at: Instant,
 }
 
-/// Writes the frame and sets the registers; the thread stays stopped. If it fails, only memory
-/// below the red zone was changed, and the thread is released.
+/// Writes the frame and sets the registers; the thread stays stopped. It is released if the call
+/// is not started.
 pub fn begin<'a>(tracee: Tracee<'a>, call: &Call<'_>) -> Result<Injected<'a>, CallError> {
     let Prepared { mask, state, frame_address, entry } =
         prepare(&tracee, call).map_err(CallError::NotStarted)?;

@@ -6,8 +6,9 @@
 use strandline_sys::ptrace::Registers;
 use strandline_sys::rseq;
 
+use super::inject;
 use crate::map::AddressSpace;
-use crate::memory::Memory;
+use crate::memory::{Memory, word_at};
 use crate::stacks::{self, Stack, ThreadFacts};
 
 /// `rseq_cs` in `struct rseq` (include/uapi/linux/rseq.h): the active restartable sequence, or 0.
@@ -15,6 +16,8 @@ const OFFSET_RSEQ_CS: u64 = 8;
 
 /// Maximum bytes of a stack that are searched for a signal frame.
 const MAX_SEARCHED_BYTES: u64 = 4 << 20;
+/// All `UC_*` flags of `uc_flags`.
+const MAX_UC_FLAGS: u64 = 7;
 
 /// The thread's own stack; `None` if the stack pointer is not on it.
 pub fn own_stack(
@@ -35,18 +38,38 @@ pub fn room_bytes(memory: &dyn Memory, space: &AddressSpace, tid: i32, registers
     own_stack(memory, space, tid, registers).map(|stack| stack.stack_pointer - stack.low)
 }
 
-/// Whether a thread's stack may contain a signal frame, which begins with the address of the C
-/// library's return from a handler (arch/x86/kernel/signal_64.c, struct rt_sigframe, `pretcode`).
-/// True if unknown.
-pub fn may_be_in_signal_handler(memory: &dyn Memory, stack: &Stack, trampoline: u64) -> bool {
+/// Whether a thread's stack may contain a signal frame. It begins with the address of a return from
+/// a handler, such as `trampoline`, then has `uc_flags` and a `uc_link` of 0
+/// (arch/x86/kernel/signal_64.c, x64_setup_rt_frame). True if unknown.
+pub fn may_be_in_signal_handler(
+    memory: &dyn Memory,
+    space: &AddressSpace,
+    stack: &Stack,
+    trampoline: u64,
+) -> bool {
     let start = stack.stack_pointer & !7;
     let bytes = stack.high.saturating_sub(start);
     if bytes > MAX_SEARCHED_BYTES {
         return true;
     }
     let mut contents = vec![0; bytes as usize];
-    memory.read(start, &mut contents).is_err()
-        || contents.chunks_exact(8).any(|word| word == trampoline.to_le_bytes())
+    if memory.read(start, &mut contents).is_err() {
+        return true;
+    }
+    // Before glibc 2.34, libpthread has a return of its own.
+    let is_trampoline = |address: u64| {
+        space.find(address).is_some_and(|mapping| mapping.permissions.execute)
+            && inject::is_trampoline(memory, address)
+    };
+    (0..contents.len()).step_by(8).any(|offset| {
+        let word = |index: usize| word_at(&contents, offset + 8 * index);
+        word(0).is_some_and(|address| {
+            address == trampoline
+                || word(2) == Some(0)
+                    && word(1).is_some_and(|flags| flags <= MAX_UC_FLAGS)
+                    && is_trampoline(address)
+        })
+    })
 }
 
 /// Whether the stopped thread may be in a restartable sequence; `true` if its word cannot be read.
@@ -66,21 +89,36 @@ pub fn is_in_rseq(memory: &dyn Memory, tid: i32) -> bool {
 mod tests {
     use super::*;
 
-    /// Memory that can be read from its start only.
-    struct Descriptor {
-        address: u64,
-        bytes: Vec<u8>,
-    }
+    /// Bytes by their address, which can be read from there only.
+    struct Areas(Vec<(u64, Vec<u8>)>);
 
-    impl Memory for Descriptor {
+    impl Memory for Areas {
         fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
-            if address != self.address {
-                return 0;
-            }
-            let count = buffer.len().min(self.bytes.len());
-            buffer[..count].copy_from_slice(&self.bytes[..count]);
+            let Some((_, bytes)) = self.0.iter().find(|(start, _)| *start == address) else { return 0 };
+            let count = buffer.len().min(bytes.len());
+            buffer[..count].copy_from_slice(&bytes[..count]);
             count
         }
+    }
+
+    #[test]
+    fn a_signal_frame_is_found_by_the_return_of_any_library() {
+        let (space, _) = AddressSpace::parse(
+            b"1000-2000 r-xp 00000000 08:01 7 /lib/libpthread-2.31.so\n8000-9000 rw-p 00000000 00:00 0 \n",
+        );
+        let stack = Stack { tid: 1, low: 0x8000, high: 0x9000, stack_pointer: 0x8f00 };
+        let may_be_in_handler = |words: [u64; 3]| {
+            let mut contents = vec![0; 0x100];
+            contents[0x10..0x28].copy_from_slice(&words.map(u64::to_le_bytes).concat());
+            let code = |address| (address, inject::TRAMPOLINE.to_vec());
+            let memory = Areas(vec![(0x8f00, contents), code(0x1230), code(0x8230)]);
+            may_be_in_signal_handler(&memory, &space, &stack, 0x7777)
+        };
+        assert!(may_be_in_handler([0x7777, 99, 99]), "the return that is known");
+        assert!(may_be_in_handler([0x1230, 7, 0]), "another one");
+        assert!(!may_be_in_handler([0x1234, 7, 0]), "other code");
+        assert!(!may_be_in_handler([0x8230, 7, 0]), "no code");
+        assert!(!may_be_in_handler([0x1230, 8, 0]) && !may_be_in_handler([0x1230, 7, 1]), "no frame");
     }
 
     #[test]
@@ -89,7 +127,7 @@ mod tests {
         for (offset, value) in [(0x690, 0x10_0000_u64), (0x698, 0x8000), (0x6a0, 0x1000), (0x6a8, 0x1000)] {
             bytes[offset..offset + 8].copy_from_slice(&value.to_le_bytes());
         }
-        let memory = Descriptor { address: 0x10_7700, bytes };
+        let memory = Areas(vec![(0x10_7700, bytes)]);
         // From glibc 2.42 on the mapping includes the guard and the stacks of other threads.
         let (space, _) = AddressSpace::parse(b"100000-300000 rw-p 00000000 00:00 0 \n");
         let room = |fs_base, rsp| {

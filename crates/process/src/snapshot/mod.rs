@@ -92,7 +92,7 @@ const CLONE_LIMIT_PER_GIB: Duration = Duration::from_millis(200);
 const END_LIMIT: Duration = Duration::from_secs(5);
 /// Maximum time for a thread to stop, and for its injected call, in one attempt to reap the child.
 const REAP_LIMIT: Duration = Duration::from_millis(200);
-/// Maximum time to hold a thread while reaping.
+/// Maximum time to hold a thread while reaping. Attempts begin in the first half of it.
 const MAX_REAPING: Duration = Duration::from_secs(1);
 /// Time for the program to run before another attempt.
 const REAP_RETRY_PAUSE: Duration = Duration::from_millis(3);
@@ -150,7 +150,8 @@ pub struct SnapshotCost {
     /// Minor faults of the target meanwhile: pages that it wrote to, and others that it touched
     /// first.
     pub copied_pages: Option<u64>,
-    /// Whether the child was reaped; otherwise its zombie remains until the target ends.
+    /// Whether the child is gone; otherwise it runs until [`Snapshot::ends_at`], or its zombie
+    /// remains until the target ends.
     pub is_reaped: bool,
     /// How long a thread of the target was stopped for reaping.
     pub stopped_time: Duration,
@@ -208,8 +209,8 @@ impl Snapshot {
             Err(error) => return Err(abandon_if_unfinished(clone_call.injected, error).into()),
         };
         // Look it up while its parent thread is stopped.
-        let child = child_of(&target, inner_pid as i32);
-        let Some(child) = child.filter(|_| inner_pid > 0) else {
+        let child = if inner_pid > 0 { child_of(&target, inner_pid as i32) } else { None };
+        let Some(child) = child else {
             let reason = if inner_pid < 0 {
                 refused_by_kernel(inner_pid)
             } else {
@@ -423,10 +424,10 @@ fn prepare<'a>(
         return Err("its code has moved".to_owned());
     }
     let Some(tracee) = calling_thread(stopped, request, calls, stack_bytes) else {
-        return Err("no thread can make the call: each has a seccomp filter that may not let it through, \
-             Syscall User Dispatch, a shadow stack, too little of its own stack left, may be handling a \
-             signal, starts its children in another pid namespace, is in the middle of a restartable \
-             sequence, or in a sleep that the call would end"
+        return Err("none of the threads tried can make the call: each is under a seccomp filter that may \
+             not let it through or under Syscall User Dispatch, runs 32-bit code, has a shadow stack or too \
+             little of its own stack left, may be handling a signal, starts its children in another pid \
+             namespace, is in the middle of a restartable sequence, or is in a sleep that the call would end"
             .to_owned());
     };
     Ok((target, tracee))

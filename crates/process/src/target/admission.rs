@@ -57,8 +57,8 @@ fn not_at_exit(pid: i32) -> Error {
 /// Checks that this is a process whose memory can be inspected, and returns its status.
 ///
 /// # Errors
-/// [`Error::Myself`], [`Error::Thread`], [`Error::KernelThread`], [`Error::LeaderEnded`],
-/// [`Error::Zombie`] or [`Error::Traced`]. Whether this user may inspect it, the kernel decides
+/// [`Error::Ended`], [`Error::Myself`], [`Error::Thread`], [`Error::KernelThread`],
+/// [`Error::LeaderEnded`], [`Error::Zombie`] or [`Error::Traced`]. Whether this user may inspect it, the kernel decides
 /// later: see [`refused`].
 pub fn check(process: &Process) -> Result<Status> {
     let status = check_kind(process)?;

@@ -163,8 +163,9 @@ pub fn external_writer(process: &Process, space: &AddressSpace) -> Result<Option
 pub fn sharer(process: &Process) -> Result<Option<String>> {
     let pid = process.pid();
     let shares = |other: i32| strandline_sys::process::share_memory(pid, other);
-    if shares(pid).is_err() {
-        return Ok(Some("a kernel without kcmp, which may hide a process on the same memory".to_owned()));
+    // Refused in many containers (EPERM), and unknown to some kernels (ENOSYS).
+    if let Err(error) = shares(pid) {
+        return Ok(Some(format!("perhaps another process on the same memory (kcmp: {error})")));
     }
     let mut pids = procfs::all_pids().map_err(|source| process.error("..", source))?;
     // If the comparison is refused, the process belongs to another user, and such processes do not

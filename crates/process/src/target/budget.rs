@@ -24,7 +24,8 @@ pub fn available_bytes(process: &Process) -> Option<u64> {
 }
 
 /// Number of further processes that a process may start, by its control groups and, for users
-/// subject to it, by RLIMIT_NPROC; `None` if there is no limit. What is unknown counts as 0 left.
+/// subject to it, by RLIMIT_NPROC; `None` if there is no limit. A limit or a count that cannot be
+/// read counts as 0 left.
 pub fn processes_left_to(process: &Process, status: &Status) -> Option<u64> {
     let user = status.user_ids.map(|ids| ids.real).filter(|&user| user != 0);
     let by_user = user.and_then(|user| {

@@ -156,9 +156,9 @@ impl<'a> MemoryCopy<'a> {
         }
     }
 
-    /// Number of bytes copied.
+    /// Number of bytes copied, without those that could not be read.
     pub fn bytes(&self) -> u64 {
-        self.bytes.len() as u64
+        self.pieces.iter().map(|piece| piece.end - piece.start).sum()
     }
 }
 
@@ -214,6 +214,10 @@ mod tests {
             live(0),
         );
         assert!(refused.is_none(), "the buffer is too small");
+        let unmapped = [AddressRange::new(0x1000, 0x2000)].into_iter();
+        let buffer = CopyBuffer(ReadBuffer::new(4096));
+        let nothing = MemoryCopy::take(&ByPid::new(pid), unmapped, buffer, 1, None).unwrap();
+        assert_eq!(nothing.bytes(), 0, "it could not be read");
         let buffer = CopyBuffer(ReadBuffer::new(4 << 20));
         let copy = MemoryCopy::take(&ByPid::new(pid), runs.into_iter(), buffer, 3, live(start + (10 << 20)))
             .unwrap();

@@ -40,7 +40,7 @@ struct Reading {
     main_thread: MainThread,
 }
 
-/// What a watching thread knows about the main thread of the process that it reads.
+/// What a watching thread knows about the main thread of its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MainThread {
     Runs,
@@ -106,20 +106,12 @@ pub(super) fn pass_on_before_stop(process: &Process) {
 /// Handles the events of the main thread of the process that this thread watches and reads; returns
 /// whether there was one.
 fn pass_on(process: &Process) -> bool {
-    let tid = process.pid();
     let mut has_passed = false;
-    while let Some(reading) = READING.get().filter(|reading| reading.main_thread != MainThread::AtExit) {
-        let mut handler =
-            EventHandler { process, is_group_stopped: reading.main_thread == MainThread::GroupStopped };
-        let Ok(Some(event)) = ptrace::poll(tid) else { break };
+    while let Some(mut reading) = READING.get().filter(|reading| reading.main_thread != MainThread::AtExit) {
+        let Ok(Some(event)) = ptrace::poll(process.pid()) else { break };
         has_passed = true;
-        let outcome = handler.handle(Ok(Some(event)));
-        let main_thread = match outcome {
-            Ok(WatchEvent::AtExit) => MainThread::AtExit,
-            _ if handler.is_group_stopped => MainThread::GroupStopped,
-            _ => MainThread::Runs,
-        };
-        READING.set(Some(Reading { pid: tid, main_thread }));
+        let outcome = reading.main_thread.handle(process, Ok(Some(event)));
+        READING.set(Some(reading));
         if !matches!(outcome, Ok(WatchEvent::Woken)) {
             break;
         }
@@ -222,9 +214,7 @@ pub enum Continued {
 #[derive(Debug)]
 pub struct ExitWatch {
     process: Process,
-    is_at_exit: bool,
-    /// Whether a signal has stopped the main thread.
-    is_group_stopped: bool,
+    main_thread: MainThread,
 }
 
 impl ExitWatch {
@@ -235,7 +225,7 @@ impl ExitWatch {
     pub fn begin(pid: i32) -> Result<Self> {
         let process = Process::open(pid)?;
         if ptrace::seize(pid, TRACE_EXIT | tracee::TRACE_SYSTEM_CALLS).is_ok() {
-            return Ok(Self { process, is_at_exit: false, is_group_stopped: false });
+            return Ok(Self { process, main_thread: MainThread::Runs });
         }
         match process.status() {
             Ok(status) if !status.is_zombie() => {
@@ -251,11 +241,11 @@ impl ExitWatch {
     /// # Errors
     /// Fails if the kernel refuses a step.
     pub fn sleep(&mut self) -> std::io::Result<WatchEvent> {
-        if self.is_at_exit {
+        if self.is_at_exit() {
             return Ok(WatchEvent::AtExit);
         }
         let slept = ptrace::sleep_until_event(self.process.pid());
-        self.handle(slept.and_then(|()| self.event()))
+        self.main_thread.handle(&self.process, slept.and_then(|()| self.event()))
     }
 
     /// Like [`ExitWatch::sleep`], for an event that has already occurred; does not block.
@@ -263,19 +253,23 @@ impl ExitWatch {
     /// # Errors
     /// Fails if the kernel refuses a step.
     pub fn poll(&mut self) -> std::io::Result<WatchEvent> {
-        if self.is_at_exit {
+        if self.is_at_exit() {
             return Ok(WatchEvent::AtExit);
         }
-        let event = self.event();
-        self.handle(event)
+        self.main_thread.handle(&self.process, self.event())
+    }
+
+    fn is_at_exit(&self) -> bool {
+        self.main_thread == MainThread::AtExit
     }
 
     /// Whether the main thread ends because another thread replaces the program (execve) and waits
-    /// for that end. The process then runs on: call [`ExitWatch::follow`].
+    /// for that end. The process then runs on: call [`ExitWatch::follow`]. `false` if that stays
+    /// unclear.
     pub fn is_replaced_by_exec(&self) -> bool {
         let pid = self.process.pid();
         let deadline = Instant::now() + MAX_EXIT_CAUSE_TIME;
-        while self.is_at_exit && Instant::now() < deadline {
+        while self.is_at_exit() && Instant::now() < deadline {
             // An empty list is not complete, so that a failure leaves it unclear.
             let tids = self.process.tasks().unwrap_or_default();
             let mut is_unclear = !self.process.lists_all(&tids);
@@ -326,13 +320,9 @@ impl ExitWatch {
     /// exit of the main thread ends `work` with [`Error::Ended`], and the next call of
     /// [`ExitWatch::poll`] reports it.
     pub fn while_reading<T>(&mut self, work: impl FnOnce() -> T) -> (T, Continued) {
-        let pid = self.process.pid();
-        let main_thread = if self.is_group_stopped { MainThread::GroupStopped } else { MainThread::Runs };
-        READING.set(Some(Reading { pid, main_thread }));
+        READING.set(Some(Reading { pid: self.process.pid(), main_thread: self.main_thread }));
         let result = work();
-        let main_thread_after = READING.take().map_or(MainThread::Runs, |reading| reading.main_thread);
-        self.is_at_exit |= main_thread_after == MainThread::AtExit;
-        self.is_group_stopped = main_thread_after == MainThread::GroupStopped;
+        self.main_thread = READING.take().map_or(MainThread::Runs, |reading| reading.main_thread);
         (result, if self.holds_only_the_watch() { Continued::Yes } else { Continued::No })
     }
 
@@ -355,12 +345,12 @@ impl ExitWatch {
         loop {
             // The state is read before the events: a stop without an event was left by the reader.
             let is_stopped = self.process.task_stat(pid).is_ok_and(|stat| stat.state == Some('t'));
-            if !is_stopped || self.is_at_exit || self.is_group_stopped {
+            if !is_stopped || self.main_thread != MainThread::Runs {
                 return true;
             }
             match self.event() {
                 Ok(None) => return false,
-                event => match self.handle(event) {
+                event => match self.main_thread.handle(&self.process, event) {
                     Ok(WatchEvent::Woken) => {}
                     // The caller's next poll returns the same.
                     Ok(WatchEvent::AtExit | WatchEvent::Gone) | Err(_) => return true,
@@ -372,15 +362,6 @@ impl ExitWatch {
     /// The next event of the main thread, if it has already occurred.
     fn event(&self) -> std::io::Result<Option<Event>> {
         ptrace::poll(self.process.pid())
-    }
-
-    /// Resumes the process after an event.
-    fn handle(&mut self, event: std::io::Result<Option<Event>>) -> std::io::Result<WatchEvent> {
-        let mut handler = EventHandler { process: &self.process, is_group_stopped: self.is_group_stopped };
-        let outcome = handler.handle(event);
-        self.is_group_stopped = handler.is_group_stopped;
-        self.is_at_exit |= matches!(outcome, Ok(WatchEvent::AtExit));
-        outcome
     }
 
     /// The process.
@@ -397,29 +378,31 @@ impl ExitWatch {
     }
 }
 
-/// Resumes a watched main thread after its events.
-struct EventHandler<'a> {
-    process: &'a Process,
-    /// Whether a signal has stopped it.
-    is_group_stopped: bool,
-}
-
-impl EventHandler<'_> {
-    /// Resumes the thread after an event.
-    fn handle(&mut self, event: std::io::Result<Option<Event>>) -> std::io::Result<WatchEvent> {
-        let tid = self.process.pid();
-        self.is_group_stopped = self.is_group_stopped && matches!(event, Ok(None));
+impl MainThread {
+    /// Resumes the main thread of `process` after an event, unless it is at its exit.
+    fn handle(
+        &mut self,
+        process: &Process,
+        event: std::io::Result<Option<Event>>,
+    ) -> std::io::Result<WatchEvent> {
+        let tid = process.pid();
+        if !matches!(event, Ok(None)) {
+            *self = Self::Runs;
+        }
         let step = match event {
             Ok(None) => return Ok(WatchEvent::Woken),
-            Ok(Some(Event::Other(EVENT_EXIT))) => return Ok(WatchEvent::AtExit),
+            Ok(Some(Event::Other(EVENT_EXIT))) => {
+                *self = Self::AtExit;
+                return Ok(WatchEvent::AtExit);
+            }
             Ok(Some(Event::Exited { .. })) => return Ok(WatchEvent::Gone),
             Ok(Some(Event::Signal(signal))) => {
-                self.repeat_call_despite(signal);
+                repeat_call_despite(process, signal);
                 ptrace::resume(tid, signal).map(|()| WatchEvent::Woken)
             }
             // It stays stopped as its user wants, and reports when it is continued.
             Ok(Some(Event::GroupStop(_))) => {
-                self.is_group_stopped = true;
+                *self = Self::GroupStopped;
                 return ptrace::listen(tid).map(|()| WatchEvent::Woken);
             }
             Ok(Some(Event::Stopped | Event::Syscall | Event::Other(_))) => {
@@ -432,7 +415,7 @@ impl EventHandler<'_> {
             Err(error) if tracee::means_ended(&error) => {
                 // If SIGKILL ended a stop, the exit stop follows; only another wait shows it.
                 let may_stop = error.raw_os_error() == Some(tracee::ESRCH);
-                if may_stop && self.process.status().is_ok_and(|status| !status.is_zombie()) {
+                if may_stop && process.status().is_ok_and(|status| !status.is_zombie()) {
                     return Ok(WatchEvent::Woken);
                 }
                 Ok(WatchEvent::Gone)
@@ -440,23 +423,23 @@ impl EventHandler<'_> {
             other => other,
         }
     }
+}
 
-    /// Makes the thread repeat a call that `signal` interrupted, if the program ignores that
-    /// signal: the kernel queues ignored signals for traced threads (kernel/signal.c, sig_ignored).
-    fn repeat_call_despite(&self, signal: i32) {
-        let tid = self.process.pid();
-        if self.process.task_status(tid).is_ok_and(|status| quiet::is_ignored(&status, signal))
-            && let Ok(registers) = ptrace::registers(tid)
-        {
-            // Fails only if the process was killed.
-            drop(quiet::repeat_interrupted_call(self.process, tid, &registers));
-        }
+/// Makes the main thread repeat a call that `signal` interrupted, if the program ignores that
+/// signal: the kernel queues ignored signals for traced threads (kernel/signal.c, sig_ignored).
+fn repeat_call_despite(process: &Process, signal: i32) {
+    let tid = process.pid();
+    if process.task_status(tid).is_ok_and(|status| quiet::is_ignored(&status, signal))
+        && let Ok(registers) = ptrace::registers(tid)
+    {
+        // Fails only if the process was killed.
+        drop(quiet::repeat_interrupted_call(process, tid, &registers));
     }
 }
 
 impl Drop for ExitWatch {
     fn drop(&mut self) {
-        if self.is_at_exit {
+        if self.is_at_exit() {
             // Fails only if the process was killed; then nothing holds it.
             drop(ptrace::detach(self.process.pid(), 0));
         }

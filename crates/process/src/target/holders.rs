@@ -35,7 +35,7 @@ const HOLDERS: [Holder; 9] = [
     Holder { name: "io_uring", prefixes: &["anon_inode:[io_uring"] },
     Holder { name: "kernel AIO", prefixes: &["/[aio]"] },
     Holder { name: "RDMA", prefixes: &["/dev/infiniband", "anon_inode:[infinibandevent]"] },
-    Holder { name: "vfio", prefixes: &["/dev/vfio", "anon_inode:[vfio"] },
+    Holder { name: "vfio", prefixes: &["/dev/vfio", "/dev/iommu", "anon_inode:[vfio"] },
     Holder { name: "KVM", prefixes: &["/dev/kvm", "anon_inode:kvm"] },
     Holder { name: "a GPU", prefixes: &["/dev/nvidia", "/dev/dri", "/dev/kfd"] },
     Holder { name: "a user-space driver", prefixes: &["/dev/uio"] },
@@ -74,7 +74,8 @@ pub fn find_except(process: &Process, space: &AddressSpace, harmless: &[&str]) -
     let has_rings = space.mappings().iter().any(|mapping| mapping.name.starts_with("socket:"));
     let mut holder_text = None;
     let all_checked = each_descriptor(process, "fd", &mut |path| {
-        // A descriptor that was closed meanwhile holds nothing through this process's table.
+        // It was closed meanwhile, so holds nothing through this process's table; or its path is too
+        // long for a device's. Where links are refused (EACCES), reading the memory is too.
         let Ok(link) = with_dac_capabilities(|| std::fs::read_link(path)) else { return true };
         let link = link.to_string_lossy();
         // Packets are received into the process's own memory, which the kernel does not count as
@@ -112,17 +113,18 @@ fn each_descriptor(process: &Process, folder: &str, visit: &mut dyn FnMut(&Path)
             continue;
         }
         let name = if tid == pid { folder.to_owned() } else { format!("task/{tid}/{folder}") };
+        // A thread that is ending has closed its descriptors.
+        let has_ended = || tid != pid && !process.task_stat(tid).is_ok_and(|stat| stat.is_alive());
         let entries = match with_dac_capabilities(|| std::fs::read_dir(process.path(&name))) {
             Ok(entries) => entries,
-            // The thread has ended, or is ending and has closed its descriptors.
-            Err(_) if tid != pid && !process.task_stat(tid).is_ok_and(|stat| stat.is_alive()) => continue,
+            Err(_) if has_ended() => continue,
             Err(source) => return Err(process.error(&name, source)),
         };
         for entry in entries {
             count += 1;
             let path = match entry {
                 Ok(entry) => entry.path(),
-                Err(_) if tid != pid => break,
+                Err(_) if has_ended() => break,
                 Err(source) => return Err(process.error(&name, source)),
             };
             if count > MAX_DESCRIPTORS || !visit(&path) {

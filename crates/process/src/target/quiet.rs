@@ -99,7 +99,7 @@ pub fn is_repeatable(number: i64) -> bool {
 
 /// Registers that make a stopped thread repeat its call instead of returning EINTR; `None` if it is
 /// not about to return EINTR or the call must not be repeated. Makes no system call.
-pub fn repeat_registers(registers: &Registers) -> Option<Registers> {
+fn repeat_registers(registers: &Registers) -> Option<Registers> {
     let number = registers.orig_rax as i64;
     if registers.rax != MINUS_EINTR || !is_repeatable(number) || registers.cs != CS_64_BIT {
         return None;
@@ -123,22 +123,20 @@ pub fn repeat_registers(registers: &Registers) -> Option<Registers> {
 /// of the stop. Call it last before releasing the thread.
 ///
 /// `registers` are those at its stop. Reads the pending signals itself, so that a signal sent
-/// during the stop keeps its EINTR; if they cannot be read, nothing is changed. Returns whether
-/// anything was changed. A thread that is gone is an error of kind `ESRCH`, which a caller that
-/// releases it may ignore.
-pub fn repeat_interrupted_call(process: &Process, tid: i32, registers: &Registers) -> io::Result<bool> {
+/// during the stop keeps its EINTR; if they cannot be read, nothing is changed. A thread that is
+/// gone is an error `ESRCH`, which a caller that releases it may ignore.
+pub fn repeat_interrupted_call(process: &Process, tid: i32, registers: &Registers) -> io::Result<()> {
     let Some(repeated) = repeat_registers(registers).filter(|_| !appends(process, tid, registers)) else {
-        return Ok(false);
+        return Ok(());
     };
     let mut code = [0; SYSCALL_INSTRUCTION.len()];
     if ByPid::new(process.pid()).read(repeated.rip, &mut code).is_err() || code != SYSCALL_INSTRUCTION {
-        return Ok(false);
+        return Ok(());
     }
     if process.task_status(tid).ok().and_then(|status| interrupting_signals(&status)) != Some(0) {
-        return Ok(false);
+        return Ok(());
     }
-    ptrace::set_registers(tid, &repeated)?;
-    Ok(true)
+    ptrace::set_registers(tid, &repeated)
 }
 
 /// Whether a call may add to the end of a file, `true` if unknown: if a FUSE server has written

@@ -108,7 +108,7 @@ impl<'a> Stopped<'a> {
             // Every stop is requested before the first wait, so that all threads stop together.
             let seize_limit = tracee::limit_seizes();
             let mut waiting: Vec<i32> = Vec::new();
-            for tid in tids {
+            for &tid in &tids {
                 if stopped.is_known(tid) {
                     continue;
                 }
@@ -123,7 +123,8 @@ impl<'a> Stopped<'a> {
                 }
             }
             drop(seize_limit);
-            if waiting.is_empty() {
+            // A list that ended early may lack threads that run.
+            if waiting.is_empty() && (process.lists_all(&tids) || since.elapsed() >= limit) {
                 break;
             }
             stopped.collect(&waiting, limit)?;
@@ -152,7 +153,7 @@ impl<'a> Stopped<'a> {
         }
         // Give up on a process that starts threads faster than they are stopped.
         if self.since.elapsed() > limit {
-            return Err(self.error(self.process.pid(), NotStopped::TimedOut, limit));
+            return Err(self.did_not_stop("not all of its threads stopped".to_owned(), limit));
         }
         Ok(())
     }
@@ -203,10 +204,13 @@ impl<'a> Stopped<'a> {
             NotStopped::Replaced => Error::Replaced { pid },
             NotStopped::Io(source) => Error::Io { pid, what: format!("stopping thread {tid}"), source },
             NotStopped::TimedOut | NotStopped::GroupStop => {
-                let detail = format!("thread {tid} runs on");
-                Error::DidNotStop { pid, seconds: limit.as_secs_f64(), detail }
+                self.did_not_stop(format!("thread {tid} runs on"), limit)
             }
         }
+    }
+
+    fn did_not_stop(&self, detail: String, limit: Duration) -> Error {
+        Error::DidNotStop { pid: self.process.pid(), seconds: limit.as_secs_f64(), detail }
     }
 
     fn is_known(&self, tid: i32) -> bool {
@@ -226,8 +230,8 @@ impl<'a> Stopped<'a> {
         self.in_transfer.values().map(|thread| &thread.facts)
     }
 
-    /// Whether these threads slept throughout; otherwise what was read meanwhile is not of one
-    /// instant.
+    /// Whether the threads in a transfer slept throughout; otherwise what was read meanwhile is not
+    /// of one instant.
     pub fn slept_throughout(&self) -> bool {
         let slept = |(&tid, thread): (&i32, &InTransfer)| {
             Asleep::check(self.process, tid).as_ref() == Some(&thread.asleep)

@@ -51,7 +51,7 @@ pub(super) const ESRCH: i32 = 3;
 const ECHILD: i32 = 10;
 
 /// Whether an error of ptrace(2) or a wait means that the thread has ended.
-pub(super) fn means_ended(error: &io::Error) -> bool {
+pub fn means_ended(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(ESRCH | ECHILD))
 }
 
@@ -83,12 +83,14 @@ pub struct Tracee<'a> {
 /// thread watches counts as its end.
 pub fn next_event(tid: i32, deadline: Instant) -> io::Result<Option<Event>> {
     let mut pause = SHORTEST_SLEEP;
-    for check in 0_u64.. {
+    let mut spin_checks = SPIN_CHECKS;
+    loop {
         if let Some(event) = ptrace::poll(tid)? {
             let is_gone = exit_watch::is_exit(tid, event);
             return Ok(Some(if is_gone { Event::Exited { status: None, signal: None } } else { event }));
         }
-        if check < SPIN_CHECKS.into() {
+        if spin_checks > 0 {
+            spin_checks -= 1;
             std::thread::yield_now();
             continue;
         }
@@ -98,7 +100,6 @@ pub fn next_event(tid: i32, deadline: Instant) -> io::Result<Option<Event>> {
         std::thread::sleep(pause);
         pause = (pause * 2).min(LONGEST_SLEEP);
     }
-    Ok(None)
 }
 
 /// Limits the waits of [`seize`] in this thread, as long as the result exists; `None` if no limit

@@ -75,6 +75,8 @@ const WAIT_FOR_ONE: u64 = 0x40 | 0x10000;
 const MESSAGES_FLAGS: usize = 3;
 /// Maximum number of vectors of one call (`UIO_MAXIOV`).
 const MAX_VECTORS: u64 = 1024;
+/// Maximum bytes that a call moves (`MAX_RW_COUNT` of `include/linux/fs.h`), whatever it requests.
+const MAX_MOVED_BYTES: u64 = 0x7fff_f000;
 /// Size of struct iovec.
 const VECTOR_BYTES: usize = 16;
 
@@ -96,8 +98,8 @@ pub fn is_transfer(call: &BlockedCall) -> bool {
 pub fn short_call(registers: &Registers, memory: &dyn Memory) -> Option<&'static str> {
     let transfer = TRANSFERS.iter().find(|transfer| transfer.number == registers.orig_rax as i64)?;
     let moved_amount = registers.rax as i64;
-    (moved_amount > 0 && (moved_amount as u64) < requested_amount(transfer.requested, registers, memory)?)
-        .then_some(transfer.name)
+    let requested_amount = requested_amount(transfer.requested, registers, memory)?.min(MAX_MOVED_BYTES);
+    (moved_amount > 0 && (moved_amount as u64) < requested_amount).then_some(transfer.name)
 }
 
 /// The amount that a call requests; `None` if unknown, or if the call may return less.
@@ -168,6 +170,8 @@ mod tests {
         let write = |moved| short(returned_from(1, moved, [1, 0x1000, 1 << 20, 0, 0]));
         assert_eq!(write(65536), Some("write"));
         assert_eq!((write(1 << 20), write(-4), write(0)), (None, None, None));
+        let large_write = returned_from(1, 0x7fff_f000, [1, 0x1000, 3 << 30, 0, 0]);
+        assert_eq!(short(large_write), None, "the kernel moves no more at once");
         let receive = |flags| short(returned_from(45, 50, [3, 0x1000, 100, flags, 0]));
         assert_eq!((receive(0x100), receive(0)), (Some("recvfrom"), None));
         let vectors = |moved| short(returned_from(20, moved, [1, 0x1000, 3, 0, 0]));
