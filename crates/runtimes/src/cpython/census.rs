@@ -37,7 +37,7 @@ const MAX_KEPT_BYTES: usize = 4096;
 pub struct Target {
     /// The address.
     pub at: u64,
-    /// Number of the type of the first object found with the pointer, or [`NO_OWNER`].
+    /// Number of the type of an object with the pointer, or [`NO_OWNER`].
     pub owner: u32,
 }
 

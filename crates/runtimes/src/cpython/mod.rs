@@ -341,9 +341,12 @@ impl Walk<'_> {
         let states =
             self.interpreters.iter().map(|&state| AddressRange::sized(state, arenas::MAX_STATE_BYTES));
         let deadline = self.context.deadline;
-        for range in self.context.resident_runs(self.program.data).into_iter().chain(states) {
-            let table = objects::Table::new(range.start, range.len(), range.len());
-            outside_census.follow_block(table, deadline);
+        for range in std::iter::once(self.program.data).chain(states) {
+            // Pages of a state that were never written are not resident.
+            for run in self.context.resident_runs(range) {
+                let table = objects::Table::new(run.start, run.len(), run.len());
+                outside_census.follow_block(table, deadline);
+            }
         }
         if !large::follow(&mut outside_census, self.refinements, self.slots, deadline) {
             totals.sums.doubts.note_timeout(self.program.runtime);
