@@ -125,7 +125,10 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
         reading.caveats.push(unknown_version_caveat(program));
         return reading;
     };
-    if !program.has_started(context.memory) {
+    let memory = batch::CountingMemory::new(context.memory);
+    // A program that can run Python, such as an editor, maps the library and often has none.
+    let states = arenas::interpreters(&memory, program, release);
+    if states.addresses.is_empty() {
         let text = "no interpreter was found: CPython may not have started";
         reading.caveats.push(Caveat::new("cpython_not_started", &program.path, None, text));
         return reading;
@@ -136,8 +139,6 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
         reading.caveats.push(Caveat::new("slots_taken", &program.path, None, text));
         return reading;
     };
-    let memory = batch::CountingMemory::new(context.memory);
-    let states = arenas::interpreters(&memory, program, release);
     let interpreters = states.addresses.as_slice();
     let object_memory = ObjectMemory::find(context, &memory, program, release, interpreters);
     // Before the census, which may take all of the time.

@@ -90,7 +90,7 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) 
 }
 
 /// Returns the tables of known size that `mheap_` points to, until the deadline. A page that should
-/// hold their addresses and cannot be read was never written: it holds none.
+/// hold their addresses and cannot be read was mostly never written: it counts as holding none.
 fn known_tables(
     context: &Context<'_>,
     pages: &mut PageCache<'_>,
