@@ -267,6 +267,24 @@ fn an_invalid_header_of_a_per_cpu_cache_hides_no_other() {
 }
 
 #[test]
+fn a_linked_thread_cache_that_was_being_changed_is_noted() {
+    for seed in 0..20 {
+        let built = fabricate_google_tcmalloc(0, seed);
+        if processor_cache(&built).is_some() {
+            continue;
+        }
+        let is_cache = |(start, end): &&(u64, u64)| end - start == 6272;
+        let &(cache, end) = built.structure_ranges.iter().find(is_cache).unwrap();
+        let mut words = (cache..end).step_by(8);
+        let max_size_at = words.find(|&at| built.image.word(at) == Some(1 << 16)).unwrap();
+        let mut image = built.image.clone();
+        // `next_`.
+        image.put_word(max_size_at + 24, cache + 8);
+        check_unread_list(&image, &built.maps, built.expected.cached_bytes, &format!("seed {seed}"));
+    }
+}
+
+#[test]
 fn a_mimalloc_has_the_built_figures() {
     for (layout, own_bytes) in OWN_BYTES.into_iter().enumerate() {
         for seed in 0..20 {

@@ -23,8 +23,6 @@ use strandline_process::pages::{PAGE_BYTES, USER_ADDRESS_END};
 
 /// Maximum nodes of all maps together: each stands for at least 2 MiB.
 const MAX_NODES: u64 = 1 << 20;
-/// Maximum candidates for regions that are tried.
-const MAX_REGION_CANDIDATES: usize = 1 << 16;
 /// Maximum regions read: 1 TiB.
 const MAX_REGIONS: usize = 1024;
 /// Huge pages in the address space.
@@ -84,7 +82,7 @@ pub fn find(context: &Context<'_>, heap: &Heap) -> HugePages {
         }
         if is_outside(word) && context.space.find(word).is_some_and(is_mapped_memory) {
             finder.add_map(address, word);
-            if tried_regions.len() < MAX_REGION_CANDIDATES && tried_regions.insert(word) {
+            if tried_regions.insert(word) {
                 finder.add_regions(word);
             }
         }

@@ -32,8 +32,6 @@ const MAX_TRIED_BYTES: u64 = 256 << 20;
 const MAX_SPANS_TRIED: usize = 64;
 /// Number of spans of which at least one must match a candidate.
 const MIN_SPANS_TRIED: usize = 8;
-/// Maximum candidates for root entries tried, per program or library: only a hostile one has more.
-const MAX_ROOT_CANDIDATES: usize = 4096;
 
 /// The heap of one tcmalloc.
 pub struct Heap {
@@ -156,7 +154,7 @@ fn find_page_map(context: &Context<'_>, data: &StaticData<'_>, classes: &Classes
     let mut finder =
         Finder { context, classes, cache: PageCache::new(context.memory), remaining_bytes: MAX_TRIED_BYTES };
     for StaticWord { address, value: word } in radix::root_candidates(context, data, 8) {
-        if tried.len() >= MAX_ROOT_CANDIDATES || context.deadline_passed() {
+        if finder.remaining_bytes == 0 || context.deadline_passed() {
             return None;
         }
         if !tried.insert(word) {

@@ -82,8 +82,8 @@ impl FoundAllocator for GoogleTcmalloc {
         }
         // No call from outside: demand in the minutes before decides how many free pages of a huge
         // page are released.
-        let how = "tcmalloc::MallocExtension::ReleaseMemoryToSystem(SIZE_MAX) in the program after it has freed; for good a thread in \
-                   ProcessBackgroundActions(), with SetBackgroundReleaseRate()";
+        let how = "call tcmalloc::MallocExtension::ReleaseMemoryToSystem(SIZE_MAX) in the program after it has freed memory, or run \
+                   ProcessBackgroundActions() in a thread of it, with SetBackgroundReleaseRate()";
         let cost = "releases parts of huge pages, which splits them; page faults when the heap grows again";
         reading.remedies.push(Remedy::advice("google_tcmalloc_release", None, how, cost));
     }
@@ -97,7 +97,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     let spans = spans::walk(context, heap, taken);
     let huge_pages = huge::find(context, heap);
     let pieces = pieces::merge_sources(heap, &spans, &huge_pages, &mut UnclaimedMemory::new(context, taken));
-    let caches = caches::find(context, heap);
+    let caches = caches::read(context, heap);
     let Claimed { claims, mut counts } = claims::claim(context, heap, &pieces.all, &caches, &spans.proxies);
     let mut doubts = spans.doubts.clone();
     for part_doubts in [&huge_pages.doubts, &pieces.doubts, &counts.doubts] {

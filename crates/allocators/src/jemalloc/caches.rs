@@ -32,8 +32,6 @@ const BIN_BYTES: usize = 24;
 const BIN_LOW_BITS: usize = 16;
 /// Maximum bins of a cache: `TCACHE_NBINS_MAX` of 5.3.
 const MAX_BINS: usize = 73;
-/// Maximum items of a bin: its stack has at most 2^16 bytes.
-const MAX_ITEMS: usize = 1 << 13;
 /// Maximum items of all caches together, in case some are damaged.
 const MAX_TOTAL_ITEMS: usize = 1 << 22;
 /// Maximum caches followed.
@@ -202,10 +200,8 @@ impl CacheReader<'_> {
         }
     }
 
-    /// Adds the `count` items of a stack, whose first one is at `address`.
+    /// Adds the `count` items of a stack, fewer than 2^13, whose first one is at `address`.
     fn add_items(&mut self, class: usize, address: u64, count: usize) {
-        // More do not fit into a stack.
-        let count = count.min(MAX_ITEMS);
         if self.caches.blocks.len() + count > MAX_TOTAL_ITEMS {
             self.caches.broken_lists += 1;
             return;

@@ -189,26 +189,25 @@ impl Claimer<'_> {
 
     /// Claims an extent in use, whose structure is at `structure`.
     fn claim_active(&mut self, extent: &Extent, structure: u64, accumulator: &mut Accumulator<'_>) {
-        if self.context.deadline_passed() {
-            self.counts.doubts.note_timeout(extent.start);
-            return accumulator.claim_to(extent.end, Class::Unread);
-        }
         let marked = self.marked.advance_to(extent.range());
-        let claimed = if extent.is_slab(self.layout) {
+        let claimed = if self.context.deadline_passed() {
+            None
+        } else if extent.is_slab(self.layout) {
             self.claim_slab(extent, structure, marked, accumulator)
         } else {
             self.claim_large(extent, marked, accumulator)
         };
-        match claimed {
-            Some(totals) => {
-                let class = self.layout.class(extent.bits);
-                self.counts.classes.entry(class).or_default().add(&totals);
-            }
-            None => {
-                self.counts.doubts.note_damage(extent.start, extent.end - accumulator.cursor());
-                accumulator.claim_to(extent.end, Class::Unread);
-            }
+        if let Some(totals) = claimed {
+            let class = self.layout.class(extent.bits);
+            return self.counts.classes.entry(class).or_default().add(&totals);
         }
+        // Reads fail after the deadline: this is checked again.
+        if self.context.deadline_passed() {
+            self.counts.doubts.note_timeout(extent.start);
+        } else {
+            self.counts.doubts.note_damage(extent.start, extent.end - accumulator.cursor());
+        }
+        accumulator.claim_to(extent.end, Class::Unread);
     }
 
     /// Claims a slab; returns its totals. `None` if it is invalid; then nothing is claimed.

@@ -181,7 +181,8 @@ fn huge_pages_caveat(page_map: &PageMap, bytes: u64) -> Option<Caveat> {
 /// Returns the version from jemalloc's version string (`JEMALLOC_VERSION`), which `configure.ac`
 /// takes from `git describe --long --abbrev=40`: the tag, the number of commits since, and the
 /// commit, `5.3.0-0-g54eaed1d…`. So a release has `-0-g`, and a build between releases has no
-/// version here. The search finds strings by their beginning, so it tries each release.
+/// version here. The search finds strings by their beginning, so it tries the releases that are
+/// read, and two older ones.
 fn version(image: &ElfFile) -> Option<String> {
     const RELEASES: &[&str] = &[
         "5.3.1-0-g",

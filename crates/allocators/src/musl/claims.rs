@@ -3,7 +3,7 @@
 use super::counts::Counts;
 use super::forward::ForwardReader;
 use super::layout::{
-    Group, HEADER_BYTES, OFFSET_PERIOD, PAGE_BYTES, SlotContent, UNIT_BYTES, block_offset, has_offset,
+    Group, HEADER_BYTES, OFFSET_PERIOD, SlotContent, UNIT_BYTES, block_offset, has_offset,
     has_reserve_at_end, is_moved, parse_slot,
 };
 use crate::blocks::{Blocks, claim_range};
@@ -201,9 +201,4 @@ impl Claimer<'_> {
         self.blocks.claim(pointer + bytes, accumulator);
         accumulator.claim_to(slot.end, Class::Header);
     }
-}
-
-/// Merges the areas of metadata, which are mostly adjacent, into ranges.
-pub fn merged_areas(areas: &[u64]) -> RangeSet {
-    areas.iter().map(|&area| AddressRange::sized(area, PAGE_BYTES)).collect()
 }

@@ -78,7 +78,10 @@ fn read(context: &Context<'_>, state: &State, taken: &RangeSet) -> Reading {
     let mut claimed = taken.clone();
     claimed.add(reading.ranges());
     let is_unclaimed = |area: &AddressRange| is_private_memory(context, *area) && !claimed.overlaps(*area);
-    let areas = claims::merged_areas(&state.areas).into_iter().filter(is_unclaimed);
+    // Areas are mostly adjacent: they are claimed together.
+    let areas: RangeSet =
+        state.areas.iter().map(|&area| AddressRange::sized(area, layout::PAGE_BYTES)).collect();
+    let areas = areas.into_iter().filter(is_unclaimed);
     reading.claims.extend(areas.map(|area| context.claim_whole(area, Class::Metadata)));
     let structure_counts = [
         ("meta_areas", state.areas.len() as u64),

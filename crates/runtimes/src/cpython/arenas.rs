@@ -239,7 +239,7 @@ fn read_array(
     let (mut arenas, mut invalid_entries) = (Vec::new(), Vec::new());
     // Invalid entries not yet followed by a valid one: they may be beyond the end.
     let mut trailing_invalid = Vec::new();
-    // Number of entries that end the list of unused entries: one does.
+    // Number of entries so far that end the list of unused entries: an array has at most one.
     let mut list_ends = 0;
     let mut index = 0;
     while index < MAX_ARENAS {

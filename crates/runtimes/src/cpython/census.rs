@@ -17,8 +17,8 @@ use strandline_claims::runtime::{ObjectTypes, ReferenceHints};
 use strandline_process::memory::{Memory, words_in};
 use strandline_process::range::AddressRange;
 
-/// Limit on addresses outside the arenas that one worker keeps; further ones are not followed
-/// ([`CensusResult::is_incomplete`]).
+/// Limit on the targets that one worker keeps, and on its tables, claimed blocks and addresses
+/// without an object; further ones are left out ([`CensusResult::is_incomplete`]).
 const MAX_TARGETS: usize = 1 << 21;
 /// Size of the cache of addresses found last.
 const RECENT_TARGETS: usize = 1 << 14;
@@ -37,7 +37,7 @@ const MAX_KEPT_BYTES: usize = 4096;
 pub struct Target {
     /// The address.
     pub at: u64,
-    /// Number of the type of the first object found with the pointer, or [`NO_OWNER`].
+    /// Number of the type of an object with the pointer, or [`NO_OWNER`].
     pub owner: u32,
 }
 

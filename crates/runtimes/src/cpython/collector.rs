@@ -43,7 +43,8 @@ const STATE_BYTES: usize =
 /// Valid targets of links: neither the first page nor the kernel's half.
 const LINK_TARGETS: std::ops::Range<u64> = PAGE_BYTES..USER_ADDRESS_END;
 
-/// Returns the collectors of all `interpreters` in whose state one is found before `deadline`.
+/// Returns the collectors of all `interpreters` in whose state one is found before `deadline`. The
+/// main interpreter, the last one, is read first.
 pub fn find(
     memory: &dyn Memory,
     program: &Program,
@@ -58,8 +59,11 @@ pub fn find(
         let at_offset = |state: &u64| read_at_offset(memory, state.checked_add(offset?)?, release);
         return states.iter().filter_map(at_offset).collect();
     }
-    let in_time = states.iter().take_while(|_| Instant::now() < deadline);
-    in_time.filter_map(|&state| find_in_state(memory, state, deadline)).collect()
+    let in_time = states.iter().rev().take_while(|_| Instant::now() < deadline);
+    let mut collectors: Vec<Collector> =
+        in_time.filter_map(|&state| find_in_state(memory, state, deadline)).collect();
+    collectors.reverse();
+    collectors
 }
 
 /// Reads the collector whose state is at `at`.

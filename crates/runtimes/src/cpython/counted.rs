@@ -7,7 +7,7 @@ use super::types::Type;
 use strandline_claims::class::Slot;
 use strandline_claims::runtime::{ObjectTypes, ReferenceHints};
 
-/// An arena with fewer objects than this counts as sparse.
+/// An arena with fewer blocks in use than this counts as sparse; so it has fewer objects.
 pub const MIN_OBJECTS_NOT_SPARSE: u64 = 10;
 
 /// Number in [`TypedObjects::objects`] that all types without a number of their own share.

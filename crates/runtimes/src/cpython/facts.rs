@@ -27,7 +27,8 @@ pub struct CPython {
     pub beside_arenas: Option<Objects>,
     /// Arenas with only a few objects.
     pub sparse_arenas: Option<SparseArenas>,
-    /// The collectors that were found, one per interpreter, that of the main interpreter last.
+    /// The collectors that were found, one per interpreter; that of the main interpreter is the
+    /// last, if it was found.
     #[serde(default)]
     pub collectors: Vec<Collector>,
 }
@@ -105,7 +106,7 @@ impl Objects {
     }
 }
 
-/// Arenas with fewer than ten objects in them.
+/// Arenas with fewer than ten blocks in use.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SparseArenas {
     /// Number of arenas.

@@ -84,7 +84,8 @@ pub fn details(arena_sets: &[ArenaSet], sums: &Sums) -> CPython {
 }
 
 /// Lists objects by type. Types with the same name (a module that was loaded again) count as one.
-/// Beyond the limit, types are named until `deadline`. Returns names by address of the type.
+/// Beyond the limit, only types in sparse arenas are listed, until `deadline`. Returns names by
+/// address of the type.
 pub fn list_types(
     names: &mut Names<'_>,
     result: &CensusResult,

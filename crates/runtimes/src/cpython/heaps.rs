@@ -20,7 +20,8 @@ use strandline_claims::words::{each_word_until, is_mapped_memory};
 use strandline_process::memory::{Memory, half_word_at, word_at};
 use strandline_process::range::AddressRange;
 
-/// Limit on candidates: at most two for each segment of 32 MiB, so at least 4 TiB.
+/// Limit on candidates: at most two for each segment of 32 MiB, so at least 4 TiB. The objects of
+/// further segments are not found.
 const MAX_SEGMENTS: usize = 1 << 18;
 /// Bytes read to recognize a segment: up to its first page structure.
 const HEAD_BYTES: usize = 304;

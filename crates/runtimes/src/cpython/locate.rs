@@ -70,13 +70,6 @@ impl Program {
         RELEASES.iter().find(is_same)
     }
 
-    /// Whether an interpreter exists: a program that can run Python, such as an editor, maps the
-    /// library and often has none.
-    pub fn has_started(&self, memory: &dyn Memory) -> bool {
-        self.release()
-            .is_some_and(|release| self.interpreters(memory, release).is_some_and(|list| list.first != 0))
-    }
-
     /// Returns the list of interpreters.
     pub fn interpreters(&self, memory: &dyn Memory, release: &Release) -> Option<InterpreterList> {
         let (offset, next_offset) = match release.interpreters {

@@ -125,7 +125,10 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
         reading.caveats.push(unknown_version_caveat(program));
         return reading;
     };
-    if !program.has_started(context.memory) {
+    let memory = batch::CountingMemory::new(context.memory);
+    // A program that can run Python, such as an editor, maps the library and often has none.
+    let states = arenas::interpreters(&memory, program, release);
+    if states.addresses.is_empty() {
         let text = "no interpreter was found: CPython may not have started";
         reading.caveats.push(Caveat::new("cpython_not_started", &program.path, None, text));
         return reading;
@@ -136,8 +139,6 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
         reading.caveats.push(Caveat::new("slots_taken", &program.path, None, text));
         return reading;
     };
-    let memory = batch::CountingMemory::new(context.memory);
-    let states = arenas::interpreters(&memory, program, release);
     let interpreters = states.addresses.as_slice();
     let object_memory = ObjectMemory::find(context, &memory, program, release, interpreters);
     // Before the census, which may take all of the time.
@@ -341,9 +342,12 @@ impl Walk<'_> {
         let states =
             self.interpreters.iter().map(|&state| AddressRange::sized(state, arenas::MAX_STATE_BYTES));
         let deadline = self.context.deadline;
-        for range in self.context.resident_runs(self.program.data).into_iter().chain(states) {
-            let table = objects::Table::new(range.start, range.len(), range.len());
-            outside_census.follow_block(table, deadline);
+        for range in std::iter::once(self.program.data).chain(states) {
+            // Pages of a state that were never written are not resident.
+            for run in self.context.resident_runs(range) {
+                let table = objects::Table::new(run.start, run.len(), run.len());
+                outside_census.follow_block(table, deadline);
+            }
         }
         if !large::follow(&mut outside_census, self.refinements, self.slots, deadline) {
             totals.sums.doubts.note_timeout(self.program.runtime);

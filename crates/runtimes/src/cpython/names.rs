@@ -56,14 +56,7 @@ impl<'a> Names<'a> {
     fn built_in_name(&mut self, object_type: &Type) -> Option<String> {
         let at = self.head_word(object_type.address, TYPE_NAME)?;
         self.space.find(at).filter(|mapping| mapping.has_file())?;
-        let mut bytes = Vec::new();
-        while bytes.len() < MAX_NAME_BYTES {
-            match self.pages.array::<1>(at.checked_add(bytes.len() as u64)?)? {
-                [0] => return checked_name(&bytes),
-                [byte] => bytes.push(byte),
-            }
-        }
-        None
+        checked_name(&c_string(&mut self.pages, at, MAX_NAME_BYTES)?)
     }
 
     /// Reads a word of the object at `at`, by its offset in [`super::layout`].
@@ -108,9 +101,46 @@ impl<'a> Names<'a> {
     }
 }
 
+/// Reads the C string at `at`; `None` if it cannot be read to its end, or if it has `max_bytes` or
+/// more. What follows it may be on a page that is not resident.
+pub fn c_string(pages: &mut PageCache<'_>, at: u64, max_bytes: usize) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; max_bytes];
+    let read_bytes = pages.read(at, &mut bytes).map_or_else(|error| error.read_bytes, |()| max_bytes);
+    let length = bytes.get(..read_bytes)?.iter().position(|&byte| byte == 0)?;
+    bytes.truncate(length);
+    Some(bytes)
+}
+
 /// Returns `bytes` as a name; `None` if they contain other characters than class names have
 /// (`Outer.<locals>.Inner`).
 fn checked_name(bytes: &[u8]) -> Option<String> {
     let is_name_byte = |byte: &u8| byte.is_ascii_alphanumeric() || b"_.<>-[], ".contains(byte);
     (!bytes.is_empty() && bytes.iter().all(is_name_byte)).then(|| String::from_utf8_lossy(bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strandline_process::memory::Memory;
+
+    /// A readable page at 0 that ends with a name and its 0.
+    struct NameAtEnd;
+
+    impl Memory for NameAtEnd {
+        fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+            let mut page = [b'x'; 4096];
+            page[4092..].copy_from_slice(b"set\0");
+            let readable = page.get(address as usize..).unwrap_or_default();
+            let length = readable.len().min(buffer.len());
+            buffer[..length].copy_from_slice(&readable[..length]);
+            length
+        }
+    }
+
+    #[test]
+    fn a_name_before_a_page_that_cannot_be_read_is_read() {
+        let name = |at: u64| c_string(&mut PageCache::new(&NameAtEnd), at, 28);
+        assert_eq!(name(4092).as_deref(), Some(b"set".as_slice()));
+        assert_eq!((name(0), name(4096)), (None, None));
+    }
 }

@@ -358,13 +358,15 @@ fn string_memory(release: &Release, head: &[u8]) -> StringMemory {
 /// only if the bytes before hold no pointer either. Instructions contain inline caches, which hold
 /// no references.
 pub fn raw_data_offset(release: &Release, object_type: &Type, head: &[u8]) -> Option<u64> {
-    let state = StringState::read(release, head)?;
     let StringBytes { ascii, compact, .. } = release.string_bytes;
     let rounded_down = |offset: u64| offset / RAW_UNIT_BYTES * RAW_UNIT_BYTES;
     match object_type.kind {
-        Kind::String if state.is_compact && state.is_ascii => Some(rounded_down(ascii)),
-        // The pointer to its UTF-8 form is right before.
-        Kind::String if state.is_compact => Some(compact.next_multiple_of(RAW_UNIT_BYTES)),
+        Kind::String => match StringState::read(release, head)? {
+            StringState { is_compact: false, .. } => None,
+            StringState { is_ascii: true, .. } => Some(rounded_down(ascii)),
+            // The pointer to its UTF-8 form is right before.
+            _ => Some(compact.next_multiple_of(RAW_UNIT_BYTES)),
+        },
         Kind::Plain if object_type.flags & flags::BYTES != 0 => {
             Some(release.header_prefix_bytes + BYTES_DATA)
         }
@@ -530,6 +532,20 @@ mod tests {
 
     fn at(number: u64) -> u64 {
         ADDRESS + (number << 12)
+    }
+
+    #[test]
+    fn digits_of_a_small_int_are_raw_data() {
+        let int = Type {
+            address: 0,
+            kind: Kind::Int,
+            flags: flags::LONG,
+            basic_bytes: 24,
+            item_bytes: 4,
+            prefix_bytes: 0,
+        };
+        // The block ends where the state of a str is.
+        assert_eq!(raw_data_offset(&RELEASES[3], &int, &[0; 32]), Some(16));
     }
 
     #[test]

@@ -54,7 +54,7 @@ pub struct Sums {
 }
 
 impl Sums {
-    /// Adds another walker's totals.
+    /// Adds the totals of another walker of arenas, which counts no heaps.
     pub fn add(&mut self, other: &Self) {
         for (counts, added) in self.classes.iter_mut().zip(other.classes) {
             add_fields!(counts, added: pools, used_blocks, free_blocks);

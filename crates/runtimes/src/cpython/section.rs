@@ -66,7 +66,7 @@ fn sparse_arenas(facts: &CPython) -> Option<String> {
     ))
 }
 
-/// The state of the main interpreter's collector.
+/// The state of the main interpreter's collector, if it was found; otherwise of another one's.
 fn collector(state: &Collector) -> String {
     let by_generation = |figure: fn(&Generation) -> String| {
         state.generations.iter().map(figure).collect::<Vec<_>>().join(", ")

@@ -6,6 +6,7 @@ use super::layout::{
     GC_HEAD_BYTES, Release, TYPE, TYPE_BASE, TYPE_BASIC_SIZE, TYPE_BYTES, TYPE_FLAGS, TYPE_ITEM_SIZE,
     TYPE_NAME, flags,
 };
+use super::names::c_string;
 use crate::batch::PageCache;
 use strandline_process::memory::word_at;
 use strandline_process::pages::USER_ADDRESS_END;
@@ -27,7 +28,7 @@ const MAX_ITEM_BYTES: u64 = 1 << 16;
 const EXTRA_PREFIX_BYTES: u64 = 16;
 /// Limit on base classes followed; beyond, a type counts as [`Kind::Plain`].
 const MAX_BASES: usize = 64;
-/// Bytes read of the name of a built-in type.
+/// Upper bound on the bytes of the names of these kinds, with their 0.
 const NAME_BYTES: usize = 28;
 /// Size of the cache of words looked up last.
 const RECENT_WORDS: usize = 4096;
@@ -214,30 +215,27 @@ impl<'a> Types<'a> {
             };
             // A class defined by the program may be named `set`, but its name has no dot.
             let is_built_in = type_flags & flags::HEAP_TYPE == 0;
-            // A partially readable name is at the end of a mapping, and matches none of these.
-            let mut text = [0; NAME_BYTES];
-            if self.pages.read(name, &mut text).is_ok() {
-                match text.split(|&byte| byte == 0).next().unwrap_or_default() {
-                    b"set" | b"frozenset" if is_built_in => return Kind::Set,
-                    b"bytearray" if is_built_in => return Kind::ByteArray,
-                    b"generator" | b"coroutine" | b"async_generator" if is_built_in => {
-                        return Kind::Generator;
-                    }
-                    b"module" if is_built_in => return Kind::Module,
-                    // Names without a dot are those up to 3.8; proxies have the same structure.
-                    b"weakref" | b"weakproxy" | b"weakcallableproxy" if is_built_in => return Kind::Weak,
-                    b"weakref.ReferenceType" | b"weakref.ProxyType" | b"weakref.CallableProxyType" => {
-                        return Kind::Weak;
-                    }
-                    b"collections.deque" => return Kind::Deque,
-                    b"array.array" => return Kind::Array,
-                    b"numpy.ndarray" => return Kind::NumpyArray,
-                    b"_io.BufferedReader" | b"_io.BufferedWriter" | b"_io.BufferedRandom" => {
-                        return Kind::Buffered;
-                    }
-                    b"_ctypes._CData" => return Kind::CData,
-                    _ => {}
+            match c_string(&mut self.pages, name, NAME_BYTES).unwrap_or_default().as_slice() {
+                b"set" | b"frozenset" if is_built_in => return Kind::Set,
+                b"bytearray" if is_built_in => return Kind::ByteArray,
+                b"generator" | b"coroutine" | b"async_generator" if is_built_in => {
+                    return Kind::Generator;
                 }
+                b"module" if is_built_in => return Kind::Module,
+                // Names without a dot are those up to 3.8; proxies have the same structure.
+                b"weakref" | b"weakproxy" | b"weakcallableproxy" if is_built_in => return Kind::Weak,
+                b"weakref.ReferenceType" | b"weakref.ProxyType" | b"weakref.CallableProxyType" => {
+                    return Kind::Weak;
+                }
+                b"collections.deque" => return Kind::Deque,
+                b"array.array" => return Kind::Array,
+                b"numpy.ndarray" => return Kind::NumpyArray,
+                b"_io.BufferedReader" | b"_io.BufferedWriter" | b"_io.BufferedRandom" => {
+                    return Kind::Buffered;
+                }
+                b"_ctypes._CData" => return Kind::CData,
+                // A longer name, or one that cannot be read, is none of these.
+                _ => {}
             }
             match word(&mut self.pages, TYPE_BASE) {
                 Some(base) if base != 0 => class = base,

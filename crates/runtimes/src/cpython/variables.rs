@@ -12,7 +12,7 @@ use super::arenas::MAX_STATE_BYTES;
 use super::layout::{
     DICT_KEYS, MODULE_DICT, Release, SIZE, STRING_LENGTH, TYPE, TYPE_DICT, TYPE_NAME, flags,
 };
-use super::names::Names;
+use super::names::{Names, c_string};
 use super::objects;
 use super::types::{Kind, Type, Types};
 use crate::batch::PageCache;
@@ -267,14 +267,10 @@ impl Finder<'_, '_> {
 
     /// Whether a built-in type is one of [`TYPES_WITHOUT_DATA`].
     fn has_no_data(&mut self, built_in: &Type) -> bool {
-        let mut text = [0; NAME_BYTES];
         let name = self.names.head_word(built_in.address, TYPE_NAME);
-        // A partially readable name is at the end of a mapping, and matches none of these.
-        if name.is_none_or(|name| self.names.pages.read(name, &mut text).is_err()) {
-            return false;
-        }
-        let name = text.split(|&byte| byte == 0).next().unwrap_or_default();
-        TYPES_WITHOUT_DATA.contains(&name)
+        let name = name.and_then(|name| c_string(&mut self.names.pages, name, NAME_BYTES));
+        // A longer name, or one that cannot be read, is none of these.
+        name.is_some_and(|name| TYPES_WITHOUT_DATA.contains(&name.as_slice()))
     }
 
     /// Returns the number of an object's type.

@@ -38,7 +38,8 @@ struct Piece<'a> {
 #[derive(Default)]
 pub struct HeapClaims {
     pub claims: Vec<RangeClaim>,
-    /// Bytes of spans that could not be read, and of parts that were left out for lack of time.
+    /// Resident bytes of spans that could not be read, and of parts that were left out for lack of
+    /// time.
     pub unread_bytes: u64,
 }
 
@@ -154,7 +155,7 @@ impl Claimer<'_> {
                 }
                 Some(span) => {
                     if self.claim_objects(&mut worker.pages, span, &mut accumulator).is_none() {
-                        worker.claimed.unread_bytes += span.end - span.start;
+                        worker.claimed.unread_bytes += self.context.resident_bytes((span.start, span.end));
                         accumulator.claim_to(span.end, Class::Unread);
                     }
                 }

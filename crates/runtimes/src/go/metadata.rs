@@ -90,7 +90,7 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) 
 }
 
 /// Returns the tables of known size that `mheap_` points to, until the deadline. A page that should
-/// hold their addresses and cannot be read was never written: it holds none.
+/// hold their addresses and cannot be read was mostly never written: it counts as holding none.
 fn known_tables(
     context: &Context<'_>,
     pages: &mut PageCache<'_>,
@@ -112,8 +112,9 @@ fn known_tables(
         }
     }
     for index in 0..CHUNK_ENTRIES {
-        let Some(start) = pages.word(page_alloc.wrapping_add(PAGE_ALLOC_CHUNKS + 8 * index)) else { break };
-        add(start, CHUNK_ENTRIES * CHUNK_DATA_BYTES);
+        if let Some(start) = pages.word(page_alloc.wrapping_add(PAGE_ALLOC_CHUNKS + 8 * index)) {
+            add(start, CHUNK_ENTRIES * CHUNK_DATA_BYTES);
+        }
     }
     if let Some(arenas) = pages.word(heap.address.wrapping_add(layout.arenas)) {
         add(arenas, ARENA_TABLE_BYTES);
@@ -165,4 +166,42 @@ fn outside_heap<'a>(
         is_mapped_memory(mapping) && words::is_process_memory(context.space, piece.start, piece.end)
     });
     own_pieces.flat_map(|(_, piece)| heap_ranges.gaps_in(piece))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::heap::Slice;
+    use super::super::layout::LAYOUTS;
+    use super::*;
+    use strandline_process::map::AddressSpace;
+    use strandline_process::procfs::Process;
+
+    /// Address of a table of chunks.
+    const TABLE: u64 = 0x7f00_0000_0000;
+
+    /// Memory of which only the second page can be read; its words are the address of the table.
+    struct SecondPage;
+
+    impl Memory for SecondPage {
+        fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+            if page_of(address) != PAGE_BYTES {
+                return 0;
+            }
+            buffer.chunks_mut(8).for_each(|word| word.copy_from_slice(&TABLE.to_le_bytes()[..word.len()]));
+            buffer.len()
+        }
+    }
+
+    #[test]
+    fn a_table_behind_entries_that_were_never_written_is_found() {
+        let (space, _) = AddressSpace::parse(b"");
+        let process = Process::open(std::process::id().cast_signed()).unwrap();
+        let resident = |_: AddressRange| Vec::new();
+        let context = Context::of_image(&SecondPage, &process, &space, &resident);
+        let span_table = Slice { address: 0, length: 0, capacity: 0 };
+        let heap = Heap { address: 0, ranges: Vec::new(), span_table };
+        let tables = known_tables(&context, &mut PageCache::new(&SecondPage), &LAYOUTS[0], &heap);
+        let table = AddressRange::sized(TABLE, CHUNK_ENTRIES * CHUNK_DATA_BYTES);
+        assert!(tables.contains(&table), "{tables:?}");
+    }
 }

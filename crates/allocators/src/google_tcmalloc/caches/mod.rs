@@ -1,7 +1,7 @@
 //! Free objects that look in use in their spans: those in transfer caches, per-CPU caches and
 //! thread caches. A process has per-CPU caches if tcmalloc could register for the kernel's
-//! restartable sequences, otherwise thread caches: glibc registers for itself since 2.35, unless
-//! `glibc.pthread.rseq=0`.
+//! restartable sequences, and otherwise thread caches. A thread can register only once, and glibc
+//! registers it first since 2.35, unless `glibc.pthread.rseq=0`.
 
 mod processor;
 mod thread;
@@ -52,7 +52,8 @@ pub struct CacheContents {
     pub processor_bytes: u64,
     /// Bytes of objects in thread caches.
     pub thread_bytes: u64,
-    /// Number of lists and objects that were not read: invalid, listed twice, or over a limit.
+    /// Number of caches, lists and objects that were not read: invalid, listed twice, or over a
+    /// limit.
     pub unread_count: u64,
     /// Pages that hold structures.
     pub structure_pages: BTreeSet<u64>,
@@ -61,7 +62,7 @@ pub struct CacheContents {
 }
 
 /// Reads all caches.
-pub fn find(context: &Context<'_>, heap: &Heap) -> CacheContents {
+pub fn read(context: &Context<'_>, heap: &Heap) -> CacheContents {
     let mut reader = CacheReader {
         context,
         heap,
@@ -71,9 +72,10 @@ pub fn find(context: &Context<'_>, heap: &Heap) -> CacheContents {
         deadline: DeadlineCheck::new(context),
     };
     reader.read_transfer_caches();
-    reader.read_sharded_caches();
+    let outgoing_pointers = reader.outgoing_pointers();
+    reader.read_sharded_caches(&outgoing_pointers);
     reader.read_processor_caches();
-    reader.read_thread_caches();
+    reader.read_thread_caches(outgoing_pointers);
     let CacheReader { pages, mut caches, objects, .. } = reader;
     caches.bytes_read += pages.bytes_read;
     // An object of a class without a size is in no span, so it matches no block in use.
@@ -117,8 +119,9 @@ struct CacheReader<'a> {
 }
 
 impl CacheReader<'_> {
+    /// Adds an object; called only unless [`Self::must_end`].
     fn add_object(&mut self, address: u64, class: u16, kind: CacheKind) {
-        if self.objects.len() >= MAX_OBJECTS || !address.is_multiple_of(8) || address == 0 {
+        if !address.is_multiple_of(8) || address == 0 {
             self.caches.unread_count += 1;
             return;
         }

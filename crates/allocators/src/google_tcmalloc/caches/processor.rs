@@ -83,7 +83,7 @@ impl CacheReader<'_> {
     /// that was stopped while it changed it, counts as not read.
     fn read_slab(&mut self, slab: u64, array: &SlabArray) -> SlabState {
         if !is_resident(self.context, slab) {
-            // It was never used; others may follow.
+            // It was never used, or is swapped out; others may follow.
             let last_byte = slab + (1 << array.shift) - 1;
             let is_mapped = self.context.space.find(last_byte).is_some();
             return if is_mapped { SlabState::Unused } else { SlabState::Unmapped };
@@ -147,7 +147,7 @@ impl SlabArray {
 enum SlabState {
     /// A slab, whose objects were read.
     Read,
-    /// Memory that was never written, as a slab is before its first use.
+    /// Memory that was never written, as a slab is before its first use, or is swapped out.
     Unused,
     /// Other contents, or it could not be read.
     Invalid,

@@ -1,6 +1,6 @@
 //! Thread caches.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use super::super::cache_layout::{self as layout, THREAD_LIST_BYTES, ThreadList};
 use super::super::locate::read_bytes;
@@ -10,46 +10,68 @@ use strandline_process::memory::word_at;
 
 /// Maximum thread caches followed.
 const MAX_THREAD_CACHES: usize = 1 << 16;
-/// Maximum `max_length_` of a list of a thread cache; a larger one is no list.
+/// Maximum `max_length_` of a list of a thread cache; memory with a larger one is no list.
 const MAX_LIST_LENGTH: u64 = 1 << 20;
 
+/// Where a thread cache may be.
+struct Candidate {
+    address: u64,
+    /// Whether a thread cache links to it; otherwise only a word of static data points there.
+    is_linked: bool,
+}
+
 impl CacheReader<'_> {
-    /// Reads all thread caches: they are linked to each other, and static data points to one of
-    /// them.
-    pub(super) fn read_thread_caches(&mut self) {
-        let mut pending: Vec<u64> = self.outgoing_pointers().into_iter().collect();
-        let (mut seen_addresses, mut cache_count) = (HashSet::new(), 0);
-        while let Some(at) = pending.pop() {
+    /// Reads all thread caches: they are linked to each other, and one of `outgoing_pointers`, from
+    /// static data, leads to one of them.
+    pub(super) fn read_thread_caches(&mut self, outgoing_pointers: BTreeSet<u64>) {
+        let candidate = |address: u64| Candidate { address, is_linked: false };
+        let mut pending: Vec<Candidate> = outgoing_pointers.into_iter().map(candidate).collect();
+        let mut seen_addresses = HashSet::new();
+        let mut cache_count = 0;
+        while let Some(Candidate { address: at, is_linked }) = pending.pop() {
             if cache_count >= MAX_THREAD_CACHES || self.context.deadline_passed() {
                 self.caches.unread_count += 1;
                 return;
             }
-            if seen_addresses.insert(at)
-                && let Some(bytes) = self.thread_cache(at)
-            {
-                cache_count += 1;
-                self.caches
-                    .structure_pages
-                    .extend((page_of(at)..at + bytes.len() as u64).step_by(PAGE_BYTES as usize));
-                let after_lists = THREAD_LIST_BYTES * self.heap.classes.number();
-                let links =
-                    layout::THREAD_LINKS.into_iter().filter_map(|link| word_at(&bytes, after_lists + link));
-                pending.extend(links.filter(|&link| link != 0 && link.is_multiple_of(8)));
-                self.read_lists(&bytes);
+            if !seen_addresses.insert(at) {
+                continue;
             }
+            let Some(bytes) = self.thread_cache(at) else {
+                if is_linked {
+                    // Its thread was stopped while it changed it.
+                    self.caches.unread_count += 1;
+                } else {
+                    // A cache may still link to it.
+                    seen_addresses.remove(&at);
+                }
+                continue;
+            };
+            cache_count += 1;
+            let pages = (page_of(at)..at + bytes.len() as u64).step_by(PAGE_BYTES as usize);
+            self.caches.structure_pages.extend(pages);
+            let after_lists = self.thread_lists_bytes();
+            let links =
+                layout::THREAD_LINKS.into_iter().filter_map(|link| word_at(&bytes, after_lists + link));
+            let links = links.filter(|&link| link != 0 && link.is_multiple_of(8));
+            pending.extend(links.map(|address| Candidate { address, is_linked: true }));
+            self.read_lists(&bytes);
         }
+    }
+
+    /// Bytes of the lists of all classes, which a thread cache begins with.
+    fn thread_lists_bytes(&self) -> usize {
+        THREAD_LIST_BYTES * self.heap.classes.number()
     }
 
     /// Returns the thread cache at `at`; `None` unless its size is the sum of its lists.
     fn thread_cache(&mut self, at: u64) -> Option<Vec<u8>> {
-        let class_count = self.heap.classes.number();
         // The maximum length of a list is at least 1. It is checked first, as most words point
         // elsewhere.
-        let max_length = self.pages.word(at.checked_add(layout::LIST_MAX_LENGTH as u64)?)? & 0xffff_ffff;
-        if !(1..=MAX_LIST_LENGTH).contains(&max_length) {
+        let max_length = self.pages.word32(at.checked_add(layout::LIST_MAX_LENGTH as u64)?)?;
+        if !(1..=MAX_LIST_LENGTH).contains(&u64::from(max_length)) {
             return None;
         }
-        let after_lists = THREAD_LIST_BYTES * class_count;
+        let after_lists = self.thread_lists_bytes();
         let mut bytes = vec![0; after_lists + layout::AFTER_THREAD_LISTS_BYTES];
         read_bytes(&mut self.pages, at, &mut bytes)?;
         let mut held_bytes = 0_u64;
@@ -66,7 +88,7 @@ impl CacheReader<'_> {
         (size == Some(held_bytes) && max_size.is_some_and(|max_size| max_size > 0)).then_some(bytes)
     }
 
-    /// Follows the lists of a thread cache, which begin `bytes`.
+    /// Reads the objects of all lists of a thread cache, with which `bytes` begin.
     fn read_lists(&mut self, bytes: &[u8]) {
         for class in self.classes() {
             let Some(ThreadList { first_object: mut at, length, .. }) = ThreadList::of_class(bytes, class)

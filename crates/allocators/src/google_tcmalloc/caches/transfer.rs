@@ -1,7 +1,7 @@
 //! Transfer caches: one array in static data, which serves all processors, and arrays outside it,
 //! the sharded ones, which serve a group of processors each.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use super::super::cache_layout::{self as layout, SlotInfo};
 use super::{CacheKind, CacheReader};
@@ -85,11 +85,11 @@ impl CacheReader<'_> {
         layout::MAX_TRANSFER_SLOTS.max(max_sharded_slots)
     }
 
-    /// Reads the sharded transfer caches: similar arrays outside static data, with the class
-    /// instead of a central list.
-    pub(super) fn read_sharded_caches(&mut self) {
+    /// Reads the sharded transfer caches, given the pointers from static data: similar arrays
+    /// outside it, with the class instead of a central list.
+    pub(super) fn read_sharded_caches(&mut self, outgoing_pointers: &BTreeSet<u64>) {
         let mut seen_arrays = HashSet::new();
-        for pointer in self.outgoing_pointers() {
+        for &pointer in outgoing_pointers {
             if self.context.deadline_passed() {
                 return;
             }

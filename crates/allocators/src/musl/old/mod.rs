@@ -5,6 +5,7 @@
 //! which begin and end with a chunk of size 0 and in which each chunk repeats the size of the one
 //! before; and blocks with their own mapping, whose size matches it.
 
+mod layout;
 mod state;
 mod walk;
 
@@ -14,18 +15,6 @@ use self::walk::Walk;
 use super::rows;
 use strandline_claims::allocator::{Context, Reading};
 use strandline_process::range::RangeSet;
-
-/// Bytes of the header of a chunk (`struct chunk`): the size of the previous chunk and its own.
-const HEADER_BYTES: u64 = 16;
-/// Bytes of the header of a free chunk, which also has its neighbours in its list.
-const FREE_HEADER_BYTES: u64 = 32;
-/// Alignment of sizes (`SIZE_ALIGN`) of chunks without their own mapping.
-const ALIGNMENT: u64 = 32;
-/// The lowest bit of both sizes (`C_INUSE`), set if the chunk is in use.
-const IN_USE: u64 = 1;
-/// Offset of the first chunk in a region (`expand_heap`), and of a block's chunk in its own
-/// mapping.
-const FIRST_CHUNK_OFFSET: u64 = 16;
 
 /// Reads one instance outside `taken` (claimed by others).
 pub fn read(context: &Context<'_>, state: &State, taken: &RangeSet) -> Reading {

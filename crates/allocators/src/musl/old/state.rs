@@ -1,12 +1,12 @@
 //! Finds the lists of free chunks without a symbol: an empty list points to itself, and the first
 //! chunk of another list points back to it.
-//!
-//! Layouts are those of `struct bin`, `struct chunk` and `mal` in musl's
-//! `src/malloc/oldmalloc/malloc.c` (before 1.2.1 `src/malloc/malloc.c`).
 
 use super::super::layout::PAGE_BYTES;
 use super::super::locate::{self, FoundStates, SearchResult};
-use super::{ALIGNMENT, FIRST_CHUNK_OFFSET, FREE_HEADER_BYTES, HEADER_BYTES};
+use super::layout::{
+    ALIGNMENT, BIN_BYTES, BIN_HEAD, BINS, CHUNK_PREVIOUS, FIRST_BIN, FIRST_CHUNK_OFFSET, FREE_HEADER_BYTES,
+    HEADER_BYTES, STATE_BYTES,
+};
 use crate::radix::StaticWord;
 use crate::scan::{DeadlineCheck, each_word, is_mapped_memory};
 use strandline_claims::allocator::Context;
@@ -14,18 +14,8 @@ use strandline_process::memory::word_at;
 use strandline_process::pages::USER_ADDRESS_END;
 use strandline_process::range::AddressRange;
 
-/// Number of bins, each with one list.
-const BINS: usize = 64;
-/// Bytes of `struct bin`: a lock, the first and the last chunk.
-const BIN_BYTES: usize = 24;
-/// Offset of the bins in `mal`. They follow `binmap`, which has a bit per non-empty bin.
-const FIRST_BIN: usize = 8;
-/// Offset of the first chunk in a bin; the last chunk follows.
-const BIN_HEAD: usize = 8;
-/// Bytes of `mal`, without the lock at its end.
-const STATE_BYTES: usize = FIRST_BIN + BINS * BIN_BYTES;
-
-/// Maximum number of candidates for bins that are followed: only hostile data has more.
+/// Maximum number of candidates for bins that are followed before the first one of musl's malloc:
+/// a large table of pointers, in a program with another malloc, may have more.
 const MAX_CANDIDATES: usize = 1 << 12;
 
 /// The free lists of one malloc.
@@ -56,7 +46,7 @@ pub fn find(context: &Context<'_>) -> FoundStates<State> {
     found_states
 }
 
-/// Searches the lists in `range`; returns the first and the last chunk of each.
+/// Searches `range` for the lists; returns the first and the last chunk of each.
 fn find_ends_of_lists(context: &Context<'_>, range: AddressRange) -> SearchResult<Vec<u64>> {
     let mut result = SearchResult { hit: None, is_late: false };
     let (mut candidates, mut deadline) = (0, DeadlineCheck::after_first_steps(context));
@@ -65,7 +55,7 @@ fn find_ends_of_lists(context: &Context<'_>, range: AddressRange) -> SearchResul
     let (mut last_word, mut second_last_word) = (no_word, no_word);
     each_word(context, range, &mut |at, word| {
         let StaticWord { address: head_at, value: head } = last_word;
-        // The lock before the first chunk is 0 or 1.
+        // The lock before that pointer is 0 or 1.
         let is_lock = second_last_word.address + 8 != head_at || second_last_word.value as u32 <= 1;
         if head_at + 8 == at && is_lock && may_be_list(context, head_at, head, word) {
             candidates += 1;
@@ -104,12 +94,12 @@ fn may_be_list(context: &Context<'_>, head_at: u64, first: u64, last: u64) -> bo
 fn points_back(context: &Context<'_>, head_at: u64, first: u64) -> bool {
     let list = as_chunk(head_at);
     let is_resident = || !context.resident_runs(AddressRange::sized(first, FREE_HEADER_BYTES)).is_empty();
-    let previous = |chunk: u64| context.memory.read_word(chunk + FREE_HEADER_BYTES - 8);
+    let previous = |chunk: u64| context.memory.read_word(chunk + CHUNK_PREVIOUS);
     first == list || is_resident() && previous(first).is_ok_and(|previous| previous == list)
 }
 
-/// Returns the chunks of all lists, given that one of them has its first chunk at `head_at`; tries
-/// each number that its bin may have.
+/// Returns the first and the last chunk of each list, given that the pointer to the first chunk of
+/// one is at `head_at`; tries each number that its bin may have.
 fn ends_of_lists_around(context: &Context<'_>, head_at: u64) -> Option<Vec<u64>> {
     let max_offset = FIRST_BIN + BIN_BYTES * (BINS - 1) + BIN_HEAD;
     let start = head_at.checked_sub(max_offset as u64)?;
@@ -130,11 +120,11 @@ fn ends_of_lists_around(context: &Context<'_>, head_at: u64) -> Option<Vec<u64>>
     })
 }
 
-/// Returns the chunks of the lists whose state is `bytes`, at `address`; `None` if it is no state,
-/// or was never used.
+/// Returns the first and the last chunk of each list of the state `bytes`, at `address`; `None` if
+/// it is no state, or was never used.
 fn ends_of_lists(bytes: &[u8], address: u64) -> Option<Vec<u64>> {
     let bin_map = word_at(bytes, 0)?;
-    let (mut chunks, mut is_used) = (Vec::new(), false);
+    let (mut list_ends, mut is_used) = (Vec::new(), false);
     for bin in 0..BINS {
         let at = FIRST_BIN + BIN_BYTES * bin + BIN_HEAD;
         let (head, tail) = (word_at(bytes, at)?, word_at(bytes, at + 8)?);
@@ -146,9 +136,9 @@ fn ends_of_lists(bytes: &[u8], address: u64) -> Option<Vec<u64>> {
             return None;
         }
         if !is_empty {
-            chunks.extend([head, tail]);
+            list_ends.extend([head, tail]);
         }
         is_used |= head != 0;
     }
-    is_used.then_some(chunks)
+    is_used.then_some(list_ends)
 }

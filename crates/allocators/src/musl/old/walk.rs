@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::super::counts::Counts;
 use super::super::forward::ForwardReader;
 use super::super::layout::PAGE_BYTES;
-use super::{ALIGNMENT, FIRST_CHUNK_OFFSET, FREE_HEADER_BYTES, HEADER_BYTES, IN_USE};
+use super::layout::{ALIGNMENT, FIRST_CHUNK_OFFSET, FREE_HEADER_BYTES, HEADER_BYTES, IN_USE};
 use crate::blocks::{Blocks, claim_range};
 use crate::parallel::Totals;
 use crate::scan::{DeadlineCheck, is_mapped_memory};
@@ -353,6 +353,7 @@ impl<'a> Walk<'a> {
             if size & IN_USE != 0 {
                 donated_counts.live_blocks += 1;
                 donated_counts.live_bytes += bytes - HEADER_BYTES;
+                donated_counts.head_bytes += HEADER_BYTES;
             } else {
                 donated_counts.free_bytes += bytes;
             }
