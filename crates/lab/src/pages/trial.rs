@@ -14,10 +14,10 @@ use crate::trial::observation::SettledSource;
 use crate::trial::paste::{Paste, paste};
 use crate::trial::rank::{self, Goal, Status};
 use crate::trial::tries::{self, BASELINE, Figure, NotApplicable, Trial, Tried, TriedSetting, TryResult};
+use strandline_report::pages::environment_facts;
 use strandline_report::pages::page::{
     Cell, Column, Fact, Page, Plot, PlotKind, Point, Section, Series, Snippet, Table, Tone,
 };
-use strandline_report::pages::surroundings;
 use strandline_report::text::{clean, clean_sentence, command_line, counted};
 use strandline_report::units::{UNKNOWN, bytes, percent_of, seconds, thousands};
 
@@ -142,7 +142,7 @@ pub fn page(trial: &Trial) -> Page {
     sections.extend(
         [failed_section(trial), not_tried_section(trial), settings_section(trial)].into_iter().flatten(),
     );
-    let mut environment = surroundings(&Environment::read());
+    let mut environment = environment_facts(&Environment::read());
     let allocators = trial.observation.allocator_names();
     environment.push(Fact::new("allocator without settings", clean(&allocators)));
     let runtimes = trial.observation.runtimes.iter();

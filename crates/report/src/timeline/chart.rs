@@ -15,7 +15,7 @@ use crate::paint::{Paint, Surface};
 use crate::table::{Column, figures, lay_out, words};
 use crate::terminal::{faint, joined, listed, table_lines};
 use crate::text::{
-    clean_sentence, command_line, counted, hanging, own_command, own_name, pad_left, pad_right, shorten,
+    argument_line, clean_sentence, counted, hanging, own_command, own_name, pad_left, pad_right, shorten,
     width, wrap,
 };
 use crate::units::{UNKNOWN, bytes, maybe_bytes, seconds, thousands};
@@ -452,7 +452,7 @@ fn cost_line(timeline: &Timeline) -> String {
 /// The command that writes the page.
 fn next_command(timelines: &[Timeline], surface: Surface) -> Vec<String> {
     let names: Vec<String> = timelines.iter().map(|timeline| timeline.name.clone()).collect();
-    let text = format!("strandline report {} --format html -o report.html", command_line(&names));
+    let text = format!("strandline report {} --format html -o report.html", argument_line(&names));
     let mut lines = vec![String::new(), "next, for details or to attach to an issue".to_owned()];
     lines.extend(hanging("  ", &text, surface.columns).iter().map(|line| surface.paint(Paint::Strong, line)));
     lines

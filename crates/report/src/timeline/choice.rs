@@ -6,7 +6,7 @@
 use strandline_recording::{Ledger, Moment, Sample};
 
 use super::{Point, Process, Timeline};
-use crate::text::{clean_sentence, command_line, own_name, shorten};
+use crate::text::{argument_line, clean_sentence, own_name, shorten};
 use crate::units::seconds;
 
 /// Number of intervals of the recording at whose ends the other processes are summed.
@@ -66,10 +66,16 @@ pub fn largest(timeline: &Timeline) -> Vec<usize> {
 pub fn process_name(process: &Process, max_columns: usize) -> String {
     let name = own_name(process.command(), process.start.executable.as_deref());
     let name = name.unwrap_or_else(|| "(ended before its name was read)".to_owned());
-    let arguments: Vec<String> = process.command().iter().skip(1).take(MAX_ARGUMENTS).cloned().collect();
-    let arguments =
-        if arguments.is_empty() { String::new() } else { format!(" {}", command_line(&arguments)) };
-    shorten(&format!("{} {name}{arguments}", process.start.pid), max_columns)
+    let arguments = process.command().get(1..).unwrap_or_default();
+    let listed = arguments.get(..MAX_ARGUMENTS).unwrap_or(arguments);
+    let mut text = format!("{} {name}", process.start.pid);
+    if !listed.is_empty() {
+        text += &format!(" {}", argument_line(listed));
+    }
+    if listed.len() < arguments.len() {
+        text += " …";
+    }
+    shorten(&text, max_columns)
 }
 
 /// The sum of several processes at equidistant instants.
