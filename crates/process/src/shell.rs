@@ -1,13 +1,19 @@
-//! Words of a shell's command line, for advice to paste. Targets choose names of groups and files.
+//! Words of a shell's command line. Targets choose names of groups and files.
 
-/// Quotes `text` as one word. Control and invisible characters use `$'…'`, which bash, zsh, ksh and
-/// POSIX 2024 support.
-pub fn shell_word(text: &str) -> String {
+/// Quotes `text` as one word for any shell. Control characters stay as they are: for a command that
+/// is run, not shown.
+pub fn verbatim_word(text: &str) -> String {
     if !text.is_empty() && text.chars().all(is_plain) {
         return text.to_owned();
     }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+/// Quotes `text` as one word to show and to paste. Control and invisible characters use `$'…'`,
+/// which bash, zsh, ksh and POSIX 2024 support.
+pub fn shell_word(text: &str) -> String {
     if !text.chars().any(is_unsafe) {
-        return format!("'{}'", text.replace('\'', r"'\''"));
+        return verbatim_word(text);
     }
     let mut quoted = String::from("$'");
     for c in text.chars() {
@@ -31,7 +37,7 @@ pub fn shell_value(text: &str) -> String {
     if is_simple { text.to_owned() } else { shell_word(text) }
 }
 
-/// Whether no shell interprets `c` in any word.
+/// Whether `c` needs no quotes in any word.
 fn is_plain(c: char) -> bool {
     c.is_ascii_alphanumeric() || "@%_+:,./-".contains(c)
 }
@@ -59,6 +65,7 @@ mod tests {
     fn special_characters_are_quoted() {
         assert_eq!(shell_word("/usr/bin/strandline"), "/usr/bin/strandline");
         assert_eq!(shell_word("/opt/a b/it's"), r"'/opt/a b/it'\''s'");
+        assert_eq!(verbatim_word("{a,b}\n"), "'{a,b}\n'");
         assert_eq!(shell_word("it's\n1"), r"$'it\'s\0121'");
         assert_eq!(shell_word("\u{200b}"), r"$'\342\200\213'");
         assert_eq!((shell_word("a=b"), shell_value("a=b:c")), ("'a=b'".to_owned(), "a=b:c".to_owned()));

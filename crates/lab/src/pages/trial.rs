@@ -491,14 +491,19 @@ fn reasons_section<'a>(
 
 /// What each better candidate sets, and its known cost.
 fn settings_section(trial: &Trial) -> Option<Section> {
-    let better = trial.ranking().order.into_iter().filter(|&index| trial.status(index) == Status::Better);
-    let paragraphs: Vec<String> = better
-        .filter_map(|index| trial.tried.get(index))
-        .take(MAX_LISTED_SETTINGS)
+    let order = trial.ranking().order.into_iter();
+    let better = order.filter(|&index| trial.status(index) == Status::Better);
+    let better: Vec<&Tried> = better.filter_map(|index| trial.tried.get(index)).collect();
+    let (listed, unlisted) = better.split_at(better.len().min(MAX_LISTED_SETTINGS));
+    let mut paragraphs: Vec<String> = listed
+        .iter()
         .map(|Tried { setting: TriedSetting { id, applied, cost, .. }, .. }| {
             format!("{}: {}. Known cost: {}.", clean(id), clean(&applied.setting()), clean(cost))
         })
         .collect();
+    if !unlisted.is_empty() {
+        paragraphs.push(format!("{} more; --json has all.", thousands(unlisted.len() as u64)));
+    }
     let heading = "What the better ones set".to_owned();
     (!paragraphs.is_empty()).then(|| Section { heading, paragraphs, ..Section::default() })
 }

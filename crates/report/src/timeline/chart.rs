@@ -15,8 +15,7 @@ use crate::paint::{Paint, Surface};
 use crate::table::{Column, figures, lay_out, words};
 use crate::terminal::{faint, joined, listed, table_lines};
 use crate::text::{
-    argument_line, clean_sentence, counted, hanging, own_command, own_name, pad_left, pad_right, shorten,
-    width, wrap,
+    argument_line, clean_sentence, counted, hanging, own_command, pad_left, pad_right, shorten, width, wrap,
 };
 use crate::units::{UNKNOWN, bytes, maybe_bytes, seconds, thousands};
 
@@ -381,7 +380,7 @@ fn ledger_table(timeline: &Timeline, surface: Surface) -> Vec<String> {
 fn ledger_process(timeline: &Timeline, ledger: &Ledger) -> String {
     let process = timeline.processes.iter().find(|process| process.start.process == ledger.process);
     // Without a name, the id stands alone.
-    let name = process.and_then(|process| own_name(process.command(), process.start.executable.as_deref()));
+    let name = process.and_then(Process::name);
     shorten(&format!("{} {}", ledger.pid, name.unwrap_or_default()), 30).trim_end().to_owned()
 }
 

@@ -6,11 +6,13 @@
 use strandline_recording::{Ledger, Moment, Sample};
 
 use super::{Point, Process, Timeline};
-use crate::text::{argument_line, clean_sentence, own_name, shorten};
-use crate::units::seconds;
+use crate::text::{argument_line, clean_sentence, shorten};
+use crate::units::{seconds, thousands};
 
 /// Number of intervals of the recording at whose ends the other processes are summed.
 const SUM_INTERVALS: u64 = 1_024;
+/// The signal by which the kernel kills for lack of memory.
+const SIGKILL: i32 = 9;
 /// Maximum number of arguments in the name of a process.
 const MAX_ARGUMENTS: usize = 16;
 
@@ -64,8 +66,7 @@ pub fn largest(timeline: &Timeline) -> Vec<usize> {
 /// A short description of a process: `4711 tide-server --port 8080`, without the program's
 /// directory.
 pub fn process_name(process: &Process, max_columns: usize) -> String {
-    let name = own_name(process.command(), process.start.executable.as_deref());
-    let name = name.unwrap_or_else(|| "(ended before its name was read)".to_owned());
+    let name = process.name().unwrap_or_else(|| "(ended before its name was read)".to_owned());
     let arguments = process.command().get(1..).unwrap_or_default();
     let listed = arguments.get(..MAX_ARGUMENTS).unwrap_or(arguments);
     let mut text = format!("{} {name}", process.start.pid);
@@ -145,9 +146,12 @@ pub fn ending(timeline: &Timeline) -> String {
         (_, Some(status), _) => format!("ended with status {status}"),
         _ => "ended; its status is not known".to_owned(),
     };
-    let killed = match end.out_of_memory_kills {
-        Some(kills) if kills > 0 => ", its memory limit reached: the kernel killed it",
-        _ => "",
+    let killed = match (end.out_of_memory_kills.unwrap_or(0), end.signal) {
+        (0, _) => String::new(),
+        (_, Some(SIGKILL)) => ", its memory limit reached: the kernel killed it".to_owned(),
+        (kills, _) => {
+            format!(", its memory limit reached: the kernel killed {} of its processes", thousands(kills))
+        }
     };
     format!("{result}{killed}, after {}", time(end.at_us))
 }
@@ -172,7 +176,7 @@ fn signal_name(signal: i32) -> &'static str {
         6 => " (SIGABRT)",
         7 => " (SIGBUS)",
         8 => " (SIGFPE)",
-        9 => " (SIGKILL)",
+        SIGKILL => " (SIGKILL)",
         11 => " (SIGSEGV)",
         13 => " (SIGPIPE)",
         14 => " (SIGALRM)",
@@ -223,8 +227,14 @@ mod tests {
         let mut timeline = fabricated::tree();
         assert_eq!(ending(&timeline), "ended with status 0, after 12 s");
         if let Some(end) = &mut timeline.end {
-            end.signal = Some(9);
             end.out_of_memory_kills = Some(1);
+        }
+        assert!(
+            ending(&timeline)
+                .starts_with("ended with status 0, its memory limit reached: the kernel killed 1 of")
+        );
+        if let Some(end) = &mut timeline.end {
+            end.signal = Some(9);
         }
         assert!(ending(&timeline).starts_with("killed by signal 9 (SIGKILL), its memory limit reached"));
         timeline.end = None;
