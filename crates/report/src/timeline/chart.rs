@@ -7,7 +7,7 @@
 use strandline_recording::{Ledger, Mark, Moment};
 
 use super::choice::{
-    bytes_of, cell_of, ending, largest, ledger_name, peak_name, process_name, seconds_of, time,
+    bytes_of, cell_of, ending, largest, ledger_name, peak_bytes, peak_name, process_name, seconds_of, time,
 };
 use super::{Process, SampleCounts, Timeline, group_chart, types};
 use crate::model;
@@ -120,9 +120,8 @@ fn heading(timeline: &Timeline, surface: Surface) -> Vec<String> {
     let command = own_command(&timeline.header.command);
     let title = format!("{} · {command}", clean_sentence(&timeline.name));
     let mut lines = vec![surface.paint(Paint::Faint, &shorten(&title, surface.columns)), String::new()];
-    let ended = timeline.end.as_ref().and_then(|end| end.high_water_kib);
-    let peak = timeline.processes.iter().filter_map(Process::high_water_kib).max().max(ended).map(bytes_of);
-    let headline = format!("{}; {} {}", ending(timeline), peak_name(timeline), maybe_bytes(peak));
+    let peak = maybe_bytes(peak_bytes(timeline));
+    let headline = format!("{}; {} {peak}", ending(timeline), peak_name(timeline));
     lines.extend(wrap(&headline, surface.columns).iter().map(|line| surface.paint(Paint::Strong, line)));
     for limit in &timeline.header.limits {
         let text = format!(

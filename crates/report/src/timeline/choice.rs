@@ -6,7 +6,7 @@
 use strandline_recording::{Ledger, Moment, Sample};
 
 use super::{Point, Process, Timeline};
-use crate::text::{argument_line, clean_sentence, shorten};
+use crate::text::{argument_line, clean_sentence, own_command, shorten};
 use crate::units::{seconds, thousands};
 
 /// Number of intervals of the recording at whose ends the other processes are summed.
@@ -124,6 +124,28 @@ fn add_to_sums(points: &[Point], interval_us: u64, sums: &mut [Sample]) {
         }
         *sum = Sample::from_figures(figures);
     }
+}
+
+/// The command of a recording, or else the name of its file; of several, their number.
+pub fn title(timelines: &[Timeline]) -> String {
+    match timelines {
+        [timeline] => command(timeline),
+        several => format!("{} recordings", several.len()),
+    }
+}
+
+/// The command that was recorded, or else the name of the file.
+pub fn command(timeline: &Timeline) -> String {
+    if timeline.header.command.is_empty() {
+        return clean_sentence(&timeline.name);
+    }
+    own_command(&timeline.header.command)
+}
+
+/// The highest RSS of any single process.
+pub fn peak_bytes(timeline: &Timeline) -> Option<u64> {
+    let highest_kib = timeline.processes.iter().filter_map(Process::high_water_kib).max();
+    highest_kib.max(timeline.end.as_ref().and_then(|end| end.high_water_kib)).map(bytes_of)
 }
 
 /// What the peak is of: the kernel's also counts the time before the recording.

@@ -14,10 +14,10 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{Color, FontStyle, IntoFont, RGBColor, ShapeStyle, TextStyle, WHITE, register_font};
 
 use self::ticks::{byte_label, byte_ticks, time_label, time_ticks};
-use super::choice::{bytes_of, ending, largest, process_name, seconds_of};
+use super::choice::{bytes_of, ending, largest, process_name, seconds_of, title};
 use super::{Point, Timeline};
 use crate::template::DrawError;
-use crate::text::{clean_sentence, own_command, shorten};
+use crate::text::{clean_sentence, shorten};
 
 /// Width of the picture, in pixels, as all lengths here.
 const WIDTH: u32 = 1200;
@@ -306,17 +306,12 @@ fn picture<DB: DrawingBackend>(pen: &Pen<'_, DB>, timelines: &[Timeline]) -> Dra
 
 /// Draws the title, and how the recording ended.
 fn draw_heading<DB: DrawingBackend>(pen: &Pen<'_, DB>, timelines: &[Timeline]) -> DrawResult<DB> {
-    let title = match timelines {
-        [timeline] if !timeline.header.command.is_empty() => own_command(&timeline.header.command),
-        [timeline] => clean_sentence(&timeline.name),
-        several => format!("{} recordings", several.len()),
-    };
     let subtitle = match timelines {
         [timeline] => ending(timeline),
         _ => "each from its own start".to_owned(),
     };
     let (left, max_width) = (f64::from(MARGIN), WIDTH as i32 - 2 * MARGIN);
-    let title = fitted(&title, HEADING_SIZE, max_width);
+    let title = fitted(&title(timelines), HEADING_SIZE, max_width);
     pen.text(title, Position::new(left, 20.0), HEADING_SIZE, TEXT_COLOUR, HPos::Left)?;
     let subtitle = fitted(&subtitle, TEXT_SIZE, max_width);
     pen.text(subtitle, Position::new(left, 43.0), TEXT_SIZE, MUTED_COLOUR, HPos::Left)
