@@ -18,7 +18,7 @@ use strandline_lab::squeeze::runner::Runner;
 use strandline_lab::squeeze::search::{PAGE_BYTES, Plan, pages_down};
 use strandline_lab::squeeze::{LimitKind, LimitedRun, SqueezeOptions, squeeze};
 use strandline_lab::user::ProgressDisplay;
-use strandline_report::pages::surroundings;
+use strandline_report::pages::environment_facts;
 use strandline_report::units::bytes;
 
 const SCHEMA: &str = "strandline/squeeze/1";
@@ -83,7 +83,7 @@ pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<CommandResult> {
             return Err(Failure(line));
         }
     };
-    show(SCHEMA, &findings, &page(&findings, surroundings(&machine)), &arguments.report_output, output)?;
+    show(SCHEMA, &findings, &page(&findings, environment_facts(&machine)), &arguments.report_output, output)?;
     lab.close();
     Ok(CommandResult::Done)
 }

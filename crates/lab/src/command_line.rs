@@ -1,6 +1,7 @@
 //! Commands given as one string: `perl -e '…'`, `MALLOC_ARENA_MAX=1 ./server`, `a | b`.
 
 use super::cell::Subject;
+use strandline_process::shell::verbatim_word;
 
 /// A parsed command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,7 +56,7 @@ impl CommandLine {
         for word in case_words {
             match word.as_str() {
                 "{}" => words.extend(self.words.iter().cloned()),
-                _ => words.push(word.replace("{}", &shell_words::join(&self.words))),
+                _ => words.push(word.replace("{}", &joined(&self.words))),
             }
         }
         Ok(Self { words, environment: self.environment.clone(), runs_in_shell: false })
@@ -66,8 +67,8 @@ impl CommandLine {
         let assigned = self
             .environment
             .iter()
-            .filter_map(|(name, value)| Some(format!("{name}={}", shell_words::quote(value.as_deref()?))));
-        assigned.chain([shell_words::join(words)]).collect::<Vec<_>>().join(" ")
+            .filter_map(|(name, value)| Some(format!("{name}={}", verbatim_word(value.as_deref()?))));
+        assigned.chain([joined(words)]).collect::<Vec<_>>().join(" ")
     }
 
     /// A subject of this name that runs this command.
@@ -79,6 +80,11 @@ impl CommandLine {
             ..Subject::default()
         }
     }
+}
+
+/// Words in shell syntax.
+fn joined(words: &[String]) -> String {
+    words.iter().map(|word| verbatim_word(word)).collect::<Vec<_>>().join(" ")
 }
 
 /// Parses `NAME=value NAME=value`.

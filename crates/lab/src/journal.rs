@@ -166,7 +166,8 @@ impl Journal {
         }
         if options.is_fresh {
             file.0.set_len(0).map_err(|error| path_error(&path, &error))?;
-            // Output of earlier runs must not be taken for output of the new ones.
+            // What cannot be removed is not read: outcomes name the files of their own run, and the
+            // files of rounds their lab.
             drop(std::fs::remove_dir_all(folder.join("cells")));
             drop(std::fs::remove_dir_all(folder.join(REMOTE_FOLDER).join("rounds")));
         }

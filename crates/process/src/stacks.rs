@@ -40,6 +40,18 @@ pub struct ThreadFacts {
     pub general: [Option<u64>; 16],
 }
 
+impl ThreadFacts {
+    /// Its RBP.
+    pub fn frame_pointer(&self) -> Option<u64> {
+        self.general[6]
+    }
+
+    /// Its RIP.
+    pub fn instruction_pointer(&self) -> Option<u64> {
+        self.general[15]
+    }
+}
+
 /// The stack of one thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stack {

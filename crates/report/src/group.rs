@@ -58,7 +58,10 @@ pub fn screen(explanation: &GroupExplanation, shows_all: bool, surface: Surface)
     lines.extend(rows(explanation, shows_all, surface));
     lines.push(String::new());
     lines.extend(limits(explanation, surface));
-    lines.extend(releases(&remedies(explanation), 0, usize::MAX, surface));
+    let remedies = remedies(explanation);
+    let shown_count = if shows_all { remedies.len() } else { remedies.len().min(MAX_REMEDIES) };
+    let (shown, hidden) = remedies.split_at(shown_count);
+    lines.extend(releases(shown, hidden.len(), usize::MAX, surface));
     if shows_all {
         lines.extend(details(explanation, surface));
     }
@@ -153,7 +156,7 @@ fn remedies(explanation: &GroupExplanation) -> Vec<Release> {
         let predicted = remedy.predicted_bytes.map_or("unknown".to_owned(), bytes);
         Release { id, predicted, how: format!("strandline reclaim {group}{option}") }
     };
-    explanation.remedies.iter().filter(is_useful).take(MAX_REMEDIES).map(release).collect()
+    explanation.remedies.iter().filter(is_useful).map(release).collect()
 }
 
 const HEAD: [Column; 5] =

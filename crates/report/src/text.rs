@@ -4,6 +4,10 @@
 //! interpret, or that reorders or hides its neighbours, is written as `\u{…}` here, once, before
 //! any layout. Widths are terminal columns, never bytes or characters.
 
+/// Counts with what is counted.
+pub use strandline_claims::units::counted;
+pub use strandline_process::shell::is_unsafe;
+use strandline_process::shell::{shell_value, shell_word};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// Replaces every control, reordering and invisible character of `text` by `\n`, `\t`, `\r` or
@@ -20,22 +24,23 @@ pub fn clean(text: &str) -> String {
     safe
 }
 
-/// [`clean`] for sentences, truncated to a length that no sentence needs, in case of long names.
+/// [`clean`] for sentences, shortened to 800 columns: only long names make a sentence longer.
 pub fn clean_sentence(text: &str) -> String {
     const MAX_COLUMNS: usize = 800;
     shorten(&clean(text), MAX_COLUMNS)
 }
 
-/// Quotes a command for a shell and cleans it: empty words and words with spaces are preserved.
+/// Quotes a command, program and arguments, for a shell; cleaned, and shortened to 800 columns.
 pub fn command_line(words: &[String]) -> String {
-    let quoted = words.iter().enumerate().map(|(index, word)| {
-        // Words without special characters need no quotes; `=` in the first word would make it an
-        // assignment.
-        let is_plain =
-            |c: char| c.is_ascii_alphanumeric() || "@%_+:,./-".contains(c) || (c == '=' && index > 0);
-        if !word.is_empty() && word.chars().all(is_plain) { word.into() } else { shell_words::quote(word) }
-    });
-    clean_sentence(&quoted.collect::<Vec<_>>().join(" "))
+    let Some((program, arguments)) = words.split_first() else { return String::new() };
+    // With `=`, the first word would be an assignment.
+    let words = std::iter::once(shell_word(program)).chain(arguments.iter().map(|word| shell_value(word)));
+    clean_sentence(&words.collect::<Vec<_>>().join(" "))
+}
+
+/// The same for arguments alone.
+pub fn argument_line(arguments: &[String]) -> String {
+    clean_sentence(&arguments.iter().map(|word| shell_value(word)).collect::<Vec<_>>().join(" "))
 }
 
 /// The command of a process for display. A process that renamed itself has a single word with
@@ -49,7 +54,7 @@ pub fn own_command(words: &[String]) -> String {
 
 /// The name of a process of the file `executable`: the file name in the first word of its command,
 /// or the title if it wrote one there. A title with options is a command line again (Chromium's
-/// children): then the kind of process is appended. Without a command, the name of the file.
+/// children): then the kind of process is appended. Without a name there, that of the file.
 pub fn own_name(words: &[String], executable: Option<&str>) -> Option<String> {
     let Some(first_word) = words.first() else { return executable.and_then(file_name) };
     // A path may contain spaces.
@@ -59,7 +64,10 @@ pub fn own_name(words: &[String], executable: Option<&str>) -> Option<String> {
     let title = first_word.trim();
     let (path, arguments) =
         title.split_once(' ').map_or((title, None), |(path, arguments)| (path, Some(arguments)));
-    let name = path.rsplit('/').find(|part| !part.is_empty())?;
+    // A process may have overwritten its title with nothing.
+    let Some(name) = path.rsplit('/').find(|part| !part.is_empty()) else {
+        return executable.and_then(file_name);
+    };
     let addition = arguments.map(str::trim).and_then(|arguments| {
         if !arguments.starts_with('-') {
             return Some(arguments);
@@ -73,21 +81,6 @@ pub fn own_name(words: &[String], executable: Option<&str>) -> Option<String> {
 /// The last component of a path.
 fn file_name(path: &str) -> Option<String> {
     path.rsplit('/').find(|part| !part.is_empty()).map(clean_sentence)
-}
-
-/// Whether a terminal may interpret `c`, or `c` may be invisible.
-///
-/// The C0 and C1 controls and DEL can start escape sequences (U+009B is CSI by itself). The others
-/// are the line and paragraph separators, the marks of interlinear annotations, and characters
-/// without a glyph of their own (Default_Ignorable_Code_Point in Unicode's
-/// DerivedCoreProperties.txt): joiners, direction marks, fillers, variation selectors, tags. Their
-/// width depends on the terminal.
-pub fn is_unsafe(c: char) -> bool {
-    c.is_control()
-        || matches!(u32::from(c),
-            0xAD | 0x34F | 0x61C | 0x115F..=0x1160 | 0x17B4..=0x17B5 | 0x180B..=0x180F
-            | 0x200B..=0x200F | 0x2028..=0x202E | 0x2060..=0x206F | 0x3164 | 0xFE00..=0xFE0F | 0xFEFF
-            | 0xFFA0 | 0xFFF0..=0xFFFB | 0x1BCA0..=0x1BCA3 | 0x1D173..=0x1D17A | 0xE0000..=0xE0FFF)
 }
 
 /// Width of `text` in terminal columns.
@@ -133,7 +126,7 @@ fn fitting_bytes(text: &str, columns: usize) -> usize {
     end
 }
 
-/// Whole words of `text` in at most `max_lines` of `columns`; what is left out is marked by `…`.
+/// Wraps `text` to `columns` in at most `max_lines`; ` …` marks what is left out.
 pub fn wrap_at_most(text: &str, columns: usize, max_lines: usize) -> Vec<String> {
     const MARK: &str = " …";
     let mut lines = wrap(text, columns);
@@ -150,14 +143,14 @@ pub fn wrap_at_most(text: &str, columns: usize, max_lines: usize) -> Vec<String>
     lines
 }
 
-/// Pads `text` with spaces on the right to `columns`.
+/// Pads `text` with spaces on the right to `columns`, or shortens it to them.
 pub fn pad_right(text: &str, columns: usize) -> String {
     let text = shorten(text, columns);
     let gap = columns.saturating_sub(width(&text));
     text + &" ".repeat(gap)
 }
 
-/// Pads `text` with spaces on the left to `columns`.
+/// Pads `text` with spaces on the left to `columns`, or shortens it to them.
 pub fn pad_left(text: &str, columns: usize) -> String {
     let text = shorten(text, columns);
     " ".repeat(columns.saturating_sub(width(&text))) + &text
@@ -201,9 +194,6 @@ pub fn hanging(label: &str, text: &str, columns: usize) -> Vec<String> {
         .map(|(index, line)| if index == 0 { format!("{label}{line}") } else { " ".repeat(indent) + &line })
         .collect()
 }
-
-/// Counts with what is counted.
-pub use strandline_claims::units::counted;
 
 /// The longest start of `text` of at most `max_bytes` that ends between two characters.
 pub fn start_of(text: &str, max_bytes: usize) -> &str {
@@ -286,12 +276,15 @@ mod tests {
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
         assert_eq!(command_line(&words(&["redis", "--save", "", "a b"])), "redis --save '' 'a b'");
         assert_eq!(command_line(&words(&["A=1", "--b=2"])), "'A=1' --b=2");
+        assert_eq!(argument_line(&words(&["--b=2", "{a,b}"])), "--b=2 '{a,b}'");
         assert_eq!(own_command(&words(&["nginx: worker process"])), "nginx: worker process");
         assert_eq!(own_command(&words(&["sh", "-c", "exit 1"])), "sh -c 'exit 1'");
         let name = |list: &[&str]| own_name(&words(list), None);
         let path = "/opt/My App/bin/foo bar";
         assert_eq!(own_name(&words(&[path]), Some(path)).unwrap(), "foo bar");
-        assert_eq!(own_name(&[], Some("/usr/bin/perl")).unwrap(), "perl");
+        for empty in [&[][..], &[""], &["", "x"], &["/"]] {
+            assert_eq!(own_name(&words(empty), Some("/usr/bin/perl")).unwrap(), "perl");
+        }
         assert_eq!(name(&["/usr/bin/redis-server 127.0.0.1:6379"]).unwrap(), "redis-server 127.0.0.1:6379");
         assert_eq!(
             name(&["nginx: master process /usr/sbin/nginx"]).unwrap(),

@@ -11,7 +11,7 @@ use strandline_lab::user::User;
 use strandline_report::pages::book::Book;
 use strandline_report::pages::names::Names;
 use strandline_report::pages::page::{Fact, Page, Section};
-use strandline_report::pages::{html, pictures, plot, surroundings};
+use strandline_report::pages::{environment_facts, html, pictures, plot};
 use tempfile::NamedTempFile;
 
 use super::find;
@@ -201,7 +201,7 @@ impl ResultFiles {
 
     /// The environment of the results, with the form of the run.
     fn environment(&self) -> Vec<Fact> {
-        let mut environment = surroundings(&Environment::read());
+        let mut environment = environment_facts(&Environment::read());
         environment.push(Fact::new("form of the studies", self.form));
         environment
     }

@@ -11,10 +11,10 @@ use crate::cell::LabCaveat;
 use crate::compare::{Comparison, FailedRuns, Metric, MetricComparison, letter};
 use crate::nodes::NodeKind;
 use crate::statistics::{Estimate, Ratio, Verdict};
+use strandline_report::pages::environment_facts;
 use strandline_report::pages::page::{
     Cell, Column, Page, Plot, PlotKind, Point, Section, Series, Table, Tone,
 };
-use strandline_report::pages::surroundings;
 use strandline_report::text::{clean, counted};
 use strandline_report::units::{UNKNOWN, bytes, percent_of, seconds, thousands};
 
@@ -281,7 +281,7 @@ pub fn page(input: &CompareInput<'_>) -> Page {
         headline: headline(comparison),
         sections,
         caveats: caveats(input).into_iter().map(|caveat| caveat.text).collect(),
-        environment: surroundings(&Environment::read()),
+        environment: environment_facts(&Environment::read()),
     }
 }
 

@@ -5,6 +5,7 @@ use crate::squeeze::LimitKind;
 use crate::squeeze::findings::{Band, Findings, LimitResult};
 use crate::squeeze::slowdown::{Level, LimitedFigure};
 use crate::statistics::Estimate;
+use strandline_process::shell::shell_word;
 use strandline_report::pages::page::{
     Cell, Column, Fact, Interval, Page, Plot, PlotKind, Point, Section, Series, Snippet, Table, Tone,
 };
@@ -321,7 +322,8 @@ fn snippets_section(findings: &Findings) -> Option<Section> {
     let size =
         if limit.is_multiple_of(MIB) { format!("{}M", limit / MIB) } else { format!("{}K", limit / KIB) };
     let kib = limit / KIB;
-    let command = shell_words::join(&findings.command);
+    let words: Vec<String> = findings.command.iter().map(|word| shell_word(word)).collect();
+    let command = words.join(" ");
     let snippets = match findings.kind {
         LimitKind::AddressSpace => vec![
             Snippet::new("shell", format!("(ulimit -v {kib}; exec {command})")),

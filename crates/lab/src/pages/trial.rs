@@ -14,10 +14,10 @@ use crate::trial::observation::SettledSource;
 use crate::trial::paste::{Paste, paste};
 use crate::trial::rank::{self, Goal, Status};
 use crate::trial::tries::{self, BASELINE, Figure, NotApplicable, Trial, Tried, TriedSetting, TryResult};
+use strandline_report::pages::environment_facts;
 use strandline_report::pages::page::{
     Cell, Column, Fact, Page, Plot, PlotKind, Point, Section, Series, Snippet, Table, Tone,
 };
-use strandline_report::pages::surroundings;
 use strandline_report::text::{clean, clean_sentence, command_line, counted};
 use strandline_report::units::{UNKNOWN, bytes, percent_of, seconds, thousands};
 
@@ -142,7 +142,7 @@ pub fn page(trial: &Trial) -> Page {
     sections.extend(
         [failed_section(trial), not_tried_section(trial), settings_section(trial)].into_iter().flatten(),
     );
-    let mut environment = surroundings(&Environment::read());
+    let mut environment = environment_facts(&Environment::read());
     let allocators = trial.observation.allocator_names();
     environment.push(Fact::new("allocator without settings", clean(&allocators)));
     let runtimes = trial.observation.runtimes.iter();
@@ -491,14 +491,19 @@ fn reasons_section<'a>(
 
 /// What each better candidate sets, and its known cost.
 fn settings_section(trial: &Trial) -> Option<Section> {
-    let better = trial.ranking().order.into_iter().filter(|&index| trial.status(index) == Status::Better);
-    let paragraphs: Vec<String> = better
-        .filter_map(|index| trial.tried.get(index))
-        .take(MAX_LISTED_SETTINGS)
+    let order = trial.ranking().order.into_iter();
+    let better = order.filter(|&index| trial.status(index) == Status::Better);
+    let better: Vec<&Tried> = better.filter_map(|index| trial.tried.get(index)).collect();
+    let (listed, unlisted) = better.split_at(better.len().min(MAX_LISTED_SETTINGS));
+    let mut paragraphs: Vec<String> = listed
+        .iter()
         .map(|Tried { setting: TriedSetting { id, applied, cost, .. }, .. }| {
             format!("{}: {}. Known cost: {}.", clean(id), clean(&applied.setting()), clean(cost))
         })
         .collect();
+    if !unlisted.is_empty() {
+        paragraphs.push(format!("{} more; --json has all.", thousands(unlisted.len() as u64)));
+    }
     let heading = "What the better ones set".to_owned();
     (!paragraphs.is_empty()).then(|| Section { heading, paragraphs, ..Section::default() })
 }

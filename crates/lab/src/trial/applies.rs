@@ -13,8 +13,8 @@ use super::catalogue::{Candidate, Catalogue, Library, Thp, numbers};
 use super::observation::{MappedRuntime, Observation};
 use super::program::{Program, has_word_size};
 use super::setting::{BaselineFigure, MergeRule, can_merge, fill_placeholders, merge, merge_rule};
-use super::words::{shell_value, shell_word};
 use strandline_process::c_library::CLibrary;
+use strandline_process::shell::{shell_value, shell_word};
 
 /// Folders searched for libraries.
 const FOLDERS: &[&str] = &[

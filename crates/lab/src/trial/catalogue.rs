@@ -11,8 +11,7 @@ use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use super::setting::{BaselineFigure, fill_placeholders};
-use super::words::{shell_value, shell_word};
-use strandline_report::text::is_unsafe;
+use strandline_process::shell::{is_unsafe, shell_value, shell_word};
 
 const BUILT_IN: &str = include_str!("remedies.toml");
 /// Maximum length of an id and of the name of a library.

@@ -16,4 +16,3 @@ pub mod server;
 mod setting;
 mod settled;
 pub mod tries;
-mod words;

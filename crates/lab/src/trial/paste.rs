@@ -4,12 +4,11 @@
 //! Every form must be read back as the same setting, whatever the values contain, and contains no
 //! terminal control characters. A form that cannot express it contains a comment instead.
 
-use super::words::{shell_value, shell_word};
 use std::path::Path;
 
 use super::applies::{AppliedSetting, Variable};
 use super::setting::{MergeRule, merge_rule};
-use strandline_report::text::is_unsafe;
+use strandline_process::shell::{is_unsafe, shell_value, shell_word};
 
 /// The setting in each form.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]

@@ -12,6 +12,9 @@ pub const GROWTH_COLUMNS: [Column; 5] =
 /// Columns of the table of types.
 pub const TYPE_GROWTH_COLUMNS: [Column; 5] =
     [words("type"), figures("grew"), figures("instances"), figures("now"), figures("rate")];
+/// A note on the growth between two results of which one is shortened.
+pub const PARTIAL_GROWTH: &str =
+    "one of the two results lists only its largest roots or types: those of one result alone are left out";
 /// Ages of three centuries and more are not shown: a clock or a document is wrong.
 const MAX_AGE_SECONDS: f64 = 1e10;
 

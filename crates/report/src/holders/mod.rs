@@ -169,12 +169,7 @@ impl RootGroups {
             listed.push(group_of(join_root_names(set), retained, set.types.iter().map(holding).collect()));
         }
         if sets.others.blocks > 0 {
-            // If sets are shown, this is the rest: blocks of types without their own row.
-            let (name, holds) = match sets.shown {
-                [] => ("several roots together", facts.shared_holds.clone()),
-                _ => ("other roots, several together", Vec::new()),
-            };
-            listed.push(group_of(name.to_owned(), sets.others, holds));
+            listed.push(group_of(sets.others_name().to_owned(), sets.others, sets.others_holds().to_vec()));
         }
         let unlisted_count = facts.root_count.saturating_sub(facts.roots.len() as u64);
         let mut unlisted = UnlistedRoots { count: unlisted_count, retained: facts.other_roots };
@@ -232,6 +227,8 @@ struct RootSets<'a> {
     shown: &'a [Shared],
     /// What all other sets retain.
     others: Sum,
+    /// What all sets retain, by type.
+    all_holds: &'a [Holding],
 }
 
 impl<'a> RootSets<'a> {
@@ -245,7 +242,17 @@ impl<'a> RootSets<'a> {
             bytes: sum.bytes.saturating_sub(set.retained_bytes),
             blocks: sum.blocks.saturating_sub(set.retained_blocks),
         });
-        Self { shown, others }
+        Self { shown, others, all_holds: &facts.shared_holds }
+    }
+
+    /// The name of all other sets.
+    fn others_name(&self) -> &'static str {
+        if self.shown.is_empty() { "several roots together" } else { "other roots, several together" }
+    }
+
+    /// What all other sets retain, by type; empty if some sets are shown, as it is not known then.
+    fn others_holds(&self) -> &'a [Holding] {
+        if self.shown.is_empty() { self.all_holds } else { &[] }
     }
 }
 

@@ -7,7 +7,7 @@ use minijinja::{Environment, context};
 use serde::Serialize;
 use strandline_inspect::holders::facts::{Holders, Holding, Sum};
 
-use super::growth::{GROWTH_COLUMNS, TYPE_GROWTH_COLUMNS, age_text, growth_rows};
+use super::growth::{GROWTH_COLUMNS, PARTIAL_GROWTH, TYPE_GROWTH_COLUMNS, age_text, growth_rows};
 use super::{
     LEAKED_NAME, ROOTS, RootSets, TYPES, headline, holding, instances, join_root_names, process_line,
     root_name, root_rows, type_row,
@@ -64,6 +64,7 @@ struct Picture {
 }
 
 impl Picture {
+    /// Draws what leaked, roots, and sets of roots beside each other, from left to right.
     fn new(facts: &Holders) -> Self {
         let mut picture =
             Self { boxes: Vec::new(), whole_bytes: facts.live.bytes.max(1), row_count: 0, left_out: 0 };
@@ -82,8 +83,7 @@ impl Picture {
             let holds: Vec<Holding> = set.types.iter().map(holding).collect();
             x += picture.add(x, 0, &join_root_names(set), retained, "shared", &holds);
         }
-        let holds = if sets.shown.is_empty() { facts.shared_holds.as_slice() } else { &[] };
-        picture.add(x, 0, "several together", sets.others, "shared", holds);
+        picture.add(x, 0, sets.others_name(), sets.others, "shared", sets.others_holds());
         picture
     }
 
@@ -131,6 +131,7 @@ struct Rows {
 }
 
 impl Rows {
+    /// The table of these columns.
     fn new(head: &[Column], rows: Vec<Vec<String>>) -> Self {
         Self { head: head.iter().map(|column| column.title).collect(), rows }
     }
@@ -145,14 +146,18 @@ pub fn page(facts: &Holders) -> Result<String, DrawError> {
     let roots = Rows::new(&ROOTS, root_rows(facts, MAX_ROWS));
     let types = Rows::new(&TYPES, facts.types.iter().take(MAX_ROWS).map(type_row).collect());
     let mut tables = vec![roots, types];
+    let mut caveats = model::caveats(&facts.caveats);
+    let beyond_limit = |count: usize| count.saturating_sub(MAX_ROWS) as u64;
+    let mut left_out = vec![(picture.left_out, "picture part"), (beyond_limit(facts.types.len()), "type")];
     if let Some(since) = &facts.since {
         let growth = growth_rows(since, MAX_ROWS);
         tables.push(Rows::new(&GROWTH_COLUMNS, growth.roots));
         tables.push(Rows::new(&TYPE_GROWTH_COLUMNS, growth.types));
+        left_out.push((beyond_limit(since.roots.len()), "changed root"));
+        left_out.push((beyond_limit(since.types.len()), "changed type"));
+        caveats.extend(since.is_partial.then(|| PARTIAL_GROWTH.to_owned()));
     }
-    let mut caveats = model::caveats(&facts.caveats);
-    let left_out_types = facts.types.len().saturating_sub(MAX_ROWS) as u64;
-    for (count, noun) in [(picture.left_out, "picture part"), (left_out_types, "type")] {
+    for (count, noun) in left_out {
         if count > 0 {
             caveats.push(format!("left out of this page: {}; holders --json has all", counted(count, noun)));
         }

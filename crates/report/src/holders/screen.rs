@@ -3,7 +3,7 @@
 use strandline_inspect::holders::facts::{Holders, Holding};
 use strandline_inspect::holders::growth::Comparison;
 
-use super::growth::{GROWTH_COLUMNS, GrowthRows, TYPE_GROWTH_COLUMNS, age_text, growth_rows};
+use super::growth::{GROWTH_COLUMNS, GrowthRows, PARTIAL_GROWTH, TYPE_GROWTH_COLUMNS, age_text, growth_rows};
 use super::leaked::{LEAKED, leaked_rows};
 use super::{
     LINKED, MAX_SIBLINGS, MAX_STEPS, OF_SIZE, ROOTS, RootGroups, TYPES, headline, pinning_block,
@@ -27,9 +27,6 @@ const MAX_TYPES: usize = 8;
 const MAX_BESIDE_GROWTH: usize = 4;
 /// A note below a table with sizes of blocks.
 const BLOCK_SIZES: &str = "block sizes are as allocated: glibc rounds up by 15 bytes at most, and to 24";
-/// A note on the growth between two results of which one is shortened.
-const PARTIAL_GROWTH: &str =
-    "one of the two results lists only its largest roots or types: those of one result alone are left out";
 /// Spaces between two columns.
 const GAP: usize = 2;
 

@@ -1,8 +1,9 @@
 //! Results of the lab for people: tables for a terminal, Markdown for an issue or a mailing list,
 //! one HTML page.
 //!
-//! The report module of each command builds a [`page::Page`], which the writers here lay out, so
-//! that all commands have the same layout in every format. Nothing here runs or judges anything.
+//! The report module of each command builds a [`page::Page`] of tables and plots ([`plot`], with the
+//! settings' names by [`names`]). It is cleaned ([`cleaned`]) and laid out by [`terminal`],
+//! [`markdown`], [`html`], or as several pages by [`book`]; [`pictures`] writes its plots as files.
 
 pub mod book;
 pub mod cleaned;
@@ -25,7 +26,7 @@ use self::page::Fact;
 use crate::units::{UNKNOWN, maybe_bytes};
 
 /// Describes the machine for a page.
-pub fn surroundings(machine: &Environment) -> Vec<Fact> {
+pub fn environment_facts(machine: &Environment) -> Vec<Fact> {
     let or_unknown = |text: Option<String>| text.unwrap_or_else(|| UNKNOWN.to_owned());
     [
         ("strandline", crate::json::VERSION.to_owned()),

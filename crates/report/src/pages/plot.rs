@@ -65,6 +65,8 @@ fn drawn(plot: &Plot) -> Picture {
     if undrawn_count > 0 {
         notes.push(format!("not drawn: {} more series", thousands(undrawn_count as u64)));
     }
+    let surplus_count: usize = series.iter().map(|one| one.points.len().saturating_sub(MAX_POINTS)).sum();
+    notes.extend(not_drawn(surplus_count, "beyond the limit of a series"));
     let unnamed_count = if legend.is_empty() { 0 } else { series.len() - legend.len() };
     if unnamed_count > 0 {
         notes.push(format!("not in the legend: {unnamed_count} more series"));
@@ -153,9 +155,13 @@ fn y_scale(plot: &Plot) -> Scale {
     Scale { is_bytes: plot.y_is_bytes, is_logarithmic: plot.y_is_logarithmic }
 }
 
-/// A note on `count` points that are not drawn.
-fn not_drawn(count: usize, is_logarithmic: bool) -> Option<String> {
-    let reason = if is_logarithmic { "not above 0" } else { "without a place on the axes" };
+/// A note on `count` points without a position on the axes.
+fn not_placed(count: usize, is_logarithmic: bool) -> Option<String> {
+    not_drawn(count, if is_logarithmic { "not above 0" } else { "without a place on the axes" })
+}
+
+/// A note on `count` points that are not drawn, for this reason.
+fn not_drawn(count: usize, reason: &str) -> Option<String> {
     (count > 0).then(|| format!("not drawn: {} {reason}", counted(count as u64, "point")))
 }
 

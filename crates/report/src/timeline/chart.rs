@@ -7,7 +7,7 @@
 use strandline_recording::{Ledger, Mark, Moment};
 
 use super::choice::{
-    bytes_of, cell_of, ending, largest, ledger_name, peak_name, process_name, seconds_of, time,
+    bytes_of, cell_of, ending, largest, ledger_name, peak_bytes, peak_name, process_name, seconds_of, time,
 };
 use super::{Process, SampleCounts, Timeline, group_chart, types};
 use crate::model;
@@ -15,8 +15,7 @@ use crate::paint::{Paint, Surface};
 use crate::table::{Column, figures, lay_out, words};
 use crate::terminal::{faint, joined, listed, table_lines};
 use crate::text::{
-    clean_sentence, command_line, counted, hanging, own_command, own_name, pad_left, pad_right, shorten,
-    width, wrap,
+    argument_line, clean_sentence, counted, hanging, own_command, pad_left, pad_right, shorten, width, wrap,
 };
 use crate::units::{UNKNOWN, bytes, maybe_bytes, seconds, thousands};
 
@@ -121,9 +120,8 @@ fn heading(timeline: &Timeline, surface: Surface) -> Vec<String> {
     let command = own_command(&timeline.header.command);
     let title = format!("{} · {command}", clean_sentence(&timeline.name));
     let mut lines = vec![surface.paint(Paint::Faint, &shorten(&title, surface.columns)), String::new()];
-    let ended = timeline.end.as_ref().and_then(|end| end.high_water_kib);
-    let peak = timeline.processes.iter().filter_map(Process::high_water_kib).max().max(ended).map(bytes_of);
-    let headline = format!("{}; {} {}", ending(timeline), peak_name(timeline), maybe_bytes(peak));
+    let peak = maybe_bytes(peak_bytes(timeline));
+    let headline = format!("{}; {} {peak}", ending(timeline), peak_name(timeline));
     lines.extend(wrap(&headline, surface.columns).iter().map(|line| surface.paint(Paint::Strong, line)));
     for limit in &timeline.header.limits {
         let text = format!(
@@ -381,7 +379,7 @@ fn ledger_table(timeline: &Timeline, surface: Surface) -> Vec<String> {
 fn ledger_process(timeline: &Timeline, ledger: &Ledger) -> String {
     let process = timeline.processes.iter().find(|process| process.start.process == ledger.process);
     // Without a name, the id stands alone.
-    let name = process.and_then(|process| own_name(process.command(), process.start.executable.as_deref()));
+    let name = process.and_then(Process::name);
     shorten(&format!("{} {}", ledger.pid, name.unwrap_or_default()), 30).trim_end().to_owned()
 }
 
@@ -452,7 +450,7 @@ fn cost_line(timeline: &Timeline) -> String {
 /// The command that writes the page.
 fn next_command(timelines: &[Timeline], surface: Surface) -> Vec<String> {
     let names: Vec<String> = timelines.iter().map(|timeline| timeline.name.clone()).collect();
-    let text = format!("strandline report {} --format html -o report.html", command_line(&names));
+    let text = format!("strandline report {} --format html -o report.html", argument_line(&names));
     let mut lines = vec![String::new(), "next, for details or to attach to an issue".to_owned()];
     lines.extend(hanging("  ", &text, surface.columns).iter().map(|line| surface.paint(Paint::Strong, line)));
     lines

@@ -6,11 +6,13 @@
 use strandline_recording::{Ledger, Moment, Sample};
 
 use super::{Point, Process, Timeline};
-use crate::text::{clean_sentence, command_line, own_name, shorten};
-use crate::units::seconds;
+use crate::text::{argument_line, clean_sentence, own_command, shorten};
+use crate::units::{seconds, thousands};
 
 /// Number of intervals of the recording at whose ends the other processes are summed.
 const SUM_INTERVALS: u64 = 1_024;
+/// The signal by which the kernel kills for lack of memory.
+const SIGKILL: i32 = 9;
 /// Maximum number of arguments in the name of a process.
 const MAX_ARGUMENTS: usize = 16;
 
@@ -64,12 +66,17 @@ pub fn largest(timeline: &Timeline) -> Vec<usize> {
 /// A short description of a process: `4711 tide-server --port 8080`, without the program's
 /// directory.
 pub fn process_name(process: &Process, max_columns: usize) -> String {
-    let name = own_name(process.command(), process.start.executable.as_deref());
-    let name = name.unwrap_or_else(|| "(ended before its name was read)".to_owned());
-    let arguments: Vec<String> = process.command().iter().skip(1).take(MAX_ARGUMENTS).cloned().collect();
-    let arguments =
-        if arguments.is_empty() { String::new() } else { format!(" {}", command_line(&arguments)) };
-    shorten(&format!("{} {name}{arguments}", process.start.pid), max_columns)
+    let name = process.name().unwrap_or_else(|| "(ended before its name was read)".to_owned());
+    let arguments = process.command().get(1..).unwrap_or_default();
+    let listed = arguments.get(..MAX_ARGUMENTS).unwrap_or(arguments);
+    let mut text = format!("{} {name}", process.start.pid);
+    if !listed.is_empty() {
+        text += &format!(" {}", argument_line(listed));
+    }
+    if listed.len() < arguments.len() {
+        text += " …";
+    }
+    shorten(&text, max_columns)
 }
 
 /// The sum of several processes at equidistant instants.
@@ -119,6 +126,28 @@ fn add_to_sums(points: &[Point], interval_us: u64, sums: &mut [Sample]) {
     }
 }
 
+/// The command of a recording, or else the name of its file; of several, their number.
+pub fn title(timelines: &[Timeline]) -> String {
+    match timelines {
+        [timeline] => command(timeline),
+        several => format!("{} recordings", several.len()),
+    }
+}
+
+/// The command that was recorded, or else the name of the file.
+pub fn command(timeline: &Timeline) -> String {
+    if timeline.header.command.is_empty() {
+        return clean_sentence(&timeline.name);
+    }
+    own_command(&timeline.header.command)
+}
+
+/// The highest RSS of any single process.
+pub fn peak_bytes(timeline: &Timeline) -> Option<u64> {
+    let highest_kib = timeline.processes.iter().filter_map(Process::high_water_kib).max();
+    highest_kib.max(timeline.end.as_ref().and_then(|end| end.high_water_kib)).map(bytes_of)
+}
+
 /// What the peak is of: the kernel's also counts the time before the recording.
 pub fn peak_name(timeline: &Timeline) -> &'static str {
     if timeline.header.attached {
@@ -139,9 +168,12 @@ pub fn ending(timeline: &Timeline) -> String {
         (_, Some(status), _) => format!("ended with status {status}"),
         _ => "ended; its status is not known".to_owned(),
     };
-    let killed = match end.out_of_memory_kills {
-        Some(kills) if kills > 0 => ", its memory limit reached: the kernel killed it",
-        _ => "",
+    let killed = match (end.out_of_memory_kills.unwrap_or(0), end.signal) {
+        (0, _) => String::new(),
+        (_, Some(SIGKILL)) => ", its memory limit reached: the kernel killed it".to_owned(),
+        (kills, _) => {
+            format!(", its memory limit reached: the kernel killed {} of its processes", thousands(kills))
+        }
     };
     format!("{result}{killed}, after {}", time(end.at_us))
 }
@@ -166,7 +198,7 @@ fn signal_name(signal: i32) -> &'static str {
         6 => " (SIGABRT)",
         7 => " (SIGBUS)",
         8 => " (SIGFPE)",
-        9 => " (SIGKILL)",
+        SIGKILL => " (SIGKILL)",
         11 => " (SIGSEGV)",
         13 => " (SIGPIPE)",
         14 => " (SIGALRM)",
@@ -217,8 +249,14 @@ mod tests {
         let mut timeline = fabricated::tree();
         assert_eq!(ending(&timeline), "ended with status 0, after 12 s");
         if let Some(end) = &mut timeline.end {
-            end.signal = Some(9);
             end.out_of_memory_kills = Some(1);
+        }
+        assert!(
+            ending(&timeline)
+                .starts_with("ended with status 0, its memory limit reached: the kernel killed 1 of")
+        );
+        if let Some(end) = &mut timeline.end {
+            end.signal = Some(9);
         }
         assert!(ending(&timeline).starts_with("killed by signal 9 (SIGKILL), its memory limit reached"));
         timeline.end = None;

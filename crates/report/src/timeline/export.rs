@@ -350,7 +350,7 @@ fn process(process: &Process) -> Value {
         "pid": pid,
         "parent": process.start.parent,
         "command": process.command(),
-        "executable": process.execs.last().map_or(&process.start.executable, |exec| &exec.executable),
+        "executable": process.executable(),
         "start_seconds": seconds_of(process.start.at_us),
         "end_seconds": end.map(|end| seconds_of(end.at_us)),
         "status": end.and_then(|end| end.status),

@@ -85,7 +85,7 @@ impl<'a> GroupView<'a> {
 
     /// The view of a group; `None` if it has no samples.
     fn new(group: &'a GroupTimeline, kill: Option<&'a GroupKill>) -> Option<Self> {
-        let (peak, last_point) = (group.peak()?, group.points().last()?);
+        let (peak, last_point) = (group.peak()?, group.last_point.as_ref()?);
         let bands = bands(group);
         // Rows add up to the charge: one that is missing has no bytes.
         let row_bytes = |point: &GroupPoint, row: usize| point.rows.get(row).copied().unwrap_or(0);

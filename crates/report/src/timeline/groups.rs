@@ -68,6 +68,8 @@ pub struct GroupTimeline {
     /// Names of the rows.
     pub rows: Vec<String>,
     series: Series<GroupPoint>,
+    /// The last sample, which thinning may merge into a larger one.
+    pub last_point: Option<GroupPoint>,
     /// Number of samples that the recording has; of equal ones the first and the last.
     pub samples: u64,
     /// Number of changes of the limit that are not in `limits`.
@@ -118,6 +120,7 @@ impl GroupTimeline {
         for sample in block.samples() {
             self.samples = self.samples.saturating_add(1);
             let point = self.point(sample);
+            self.last_point = Some(point.clone());
             self.series.add(point);
         }
     }
@@ -195,6 +198,7 @@ mod tests {
         assert_eq!(group.samples, 864_000);
         let count = group.points().len();
         assert!((GroupPoint::MAX_POINTS / 4..=GroupPoint::MAX_POINTS).contains(&count), "{count}");
+        assert_eq!(group.last_point.as_ref().map(|last| last.at_us), Some(86_399_900_000));
         assert_eq!(group.peak().map(|peak| (peak.at_us, peak.current_bytes)), Some((12_345_600_000, 99_999)));
         assert!(group.points().iter().all(|point| point.rows.iter().sum::<u64>() == point.current_bytes));
         assert_eq!(group.largest_rows(), [1, 0]);

@@ -9,7 +9,7 @@ use minijinja::{Environment, context};
 use serde::Serialize;
 use strandline_recording::{Mark, Sample};
 
-use super::choice::{bytes_of, ending, peak_name, process_name, seconds_of};
+use super::choice::{bytes_of, command, ending, peak_bytes, peak_name, process_name, seconds_of, title};
 use super::group_page::{self, GroupSection};
 use super::html_data::{MAX_MARKS, PageData, caveat_lines};
 use super::{Process, SampleCounts, Timeline};
@@ -75,22 +75,6 @@ pub fn page(timelines: &[Timeline]) -> Result<String, DrawError> {
         data => data.to_script()?,
     })?;
     Ok(text)
-}
-
-/// Title and heading of the page.
-fn title(timelines: &[Timeline]) -> String {
-    match timelines {
-        [timeline] => command(timeline),
-        several => format!("{} recordings", several.len()),
-    }
-}
-
-/// The command that was recorded, or else the name of the file.
-fn command(timeline: &Timeline) -> String {
-    if timeline.header.command.is_empty() {
-        return clean_sentence(&timeline.name);
-    }
-    own_command(&timeline.header.command)
 }
 
 /// A figure for people, and its exact value.
@@ -189,12 +173,6 @@ impl RecordingView {
             caveats: caveat_lines(&timeline.caveats),
         }
     }
-}
-
-/// The highest RSS of any single process.
-fn peak_bytes(timeline: &Timeline) -> Option<u64> {
-    let highest_kib = timeline.processes.iter().filter_map(Process::high_water_kib).max();
-    highest_kib.max(timeline.end.as_ref().and_then(|end| end.high_water_kib)).map(bytes_of)
 }
 
 /// How it was recorded, the limits, how it ended, and the cost.

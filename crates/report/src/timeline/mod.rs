@@ -28,7 +28,7 @@ use strandline_recording::{
     Run,
 };
 
-use crate::text::start_of;
+use crate::text::{own_name, start_of};
 use crate::units::thousands;
 pub use groups::{GroupPoint, GroupTimeline, LimitStep};
 pub use series::{Point, Series, SeriesPoint};
@@ -137,6 +137,16 @@ impl Process {
     /// The command line of its last program.
     pub fn command(&self) -> &[String] {
         self.execs.last().map_or(&self.start.command, |exec| &exec.command)
+    }
+
+    /// Its short name; `None` if none was read.
+    pub fn name(&self) -> Option<String> {
+        own_name(self.command(), self.executable())
+    }
+
+    /// The file of its last program.
+    pub fn executable(&self) -> Option<&str> {
+        self.execs.last().map_or(&self.start.executable, |exec| &exec.executable).as_deref()
     }
 
     /// The highest known RSS, in KiB: sampled, or the kernel's peak.
@@ -255,6 +265,7 @@ impl Timeline {
             return;
         }
         let has_names = self.reserve(names_bytes(&command, &executable));
+        self.count_dropped("names of processes", u64::from(!has_names));
         let command = if has_names { command } else { Vec::new() };
         let executable = executable.filter(|_| has_names);
         if let Some(process) = self.process(start.process) {

@@ -14,10 +14,10 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{Color, FontStyle, IntoFont, RGBColor, ShapeStyle, TextStyle, WHITE, register_font};
 
 use self::ticks::{byte_label, byte_ticks, time_label, time_ticks};
-use super::choice::{bytes_of, ending, largest, process_name, seconds_of};
+use super::choice::{bytes_of, ending, largest, process_name, seconds_of, title};
 use super::{Point, Timeline};
 use crate::template::DrawError;
-use crate::text::{clean_sentence, own_command, shorten};
+use crate::text::{clean_sentence, shorten};
 
 /// Width of the picture, in pixels, as all lengths here.
 const WIDTH: u32 = 1200;
@@ -306,17 +306,12 @@ fn picture<DB: DrawingBackend>(pen: &Pen<'_, DB>, timelines: &[Timeline]) -> Dra
 
 /// Draws the title, and how the recording ended.
 fn draw_heading<DB: DrawingBackend>(pen: &Pen<'_, DB>, timelines: &[Timeline]) -> DrawResult<DB> {
-    let title = match timelines {
-        [timeline] if !timeline.header.command.is_empty() => own_command(&timeline.header.command),
-        [timeline] => clean_sentence(&timeline.name),
-        several => format!("{} recordings", several.len()),
-    };
     let subtitle = match timelines {
         [timeline] => ending(timeline),
         _ => "each from its own start".to_owned(),
     };
     let (left, max_width) = (f64::from(MARGIN), WIDTH as i32 - 2 * MARGIN);
-    let title = fitted(&title, HEADING_SIZE, max_width);
+    let title = fitted(&title(timelines), HEADING_SIZE, max_width);
     pen.text(title, Position::new(left, 20.0), HEADING_SIZE, TEXT_COLOUR, HPos::Left)?;
     let subtitle = fitted(&subtitle, TEXT_SIZE, max_width);
     pen.text(subtitle, Position::new(left, 43.0), TEXT_SIZE, MUTED_COLOUR, HPos::Left)
@@ -486,18 +481,21 @@ fn draw_mark<DB: DrawingBackend>(pen: &Pen<'_, DB>, frame: &Frame, label: &Label
     pen.text(label.name.clone(), Position::new(x, middle(row)), TEXT_SIZE, label.colour, HPos::Left)
 }
 
-/// Draws the names of the curves below the plot, up to its width.
+/// Draws the names of the curves below the plot; if they are too wide, each has an equal part.
 fn draw_legend<DB: DrawingBackend>(pen: &Pen<'_, DB>, curves: &[Curve]) -> DrawResult<DB> {
     let y = f64::from(HEIGHT) - f64::from(LEGEND_HEIGHT) / 2.0;
     let mut x = f64::from(Y_AXIS_WIDTH);
+    let part_width = (f64::from(WIDTH) - x) / curves.len().max(1) as f64;
+    let around_name = LEGEND_LINE + 5.0 * LEGEND_GAP;
+    let name_pixels = |curve: &Curve| f64::from(pixels(&curve.name, TEXT_SIZE));
+    let full_width: f64 = curves.iter().map(|curve| name_pixels(curve) + around_name).sum();
+    let max_pixels = if x + full_width > f64::from(WIDTH) { part_width - around_name } else { full_width };
     for curve in curves.iter().rev() {
+        let name = fitted(&curve.name, TEXT_SIZE, max_pixels as i32);
         let name_x = x + LEGEND_LINE + LEGEND_GAP;
-        let name_end = name_x + f64::from(pixels(&curve.name, TEXT_SIZE));
-        if name_end + 2.0 > f64::from(WIDTH) {
-            break;
-        }
+        let name_end = name_x + f64::from(pixels(&name, TEXT_SIZE));
         pen.line(&[Position::new(x, y), Position::new(x + LEGEND_LINE, y)], curve.colour, curve.width)?;
-        pen.text(curve.name.clone(), Position::new(name_x, y), TEXT_SIZE, TEXT_COLOUR, HPos::Left)?;
+        pen.text(name, Position::new(name_x, y), TEXT_SIZE, TEXT_COLOUR, HPos::Left)?;
         x = name_end + 4.0 * LEGEND_GAP;
     }
     Ok(())

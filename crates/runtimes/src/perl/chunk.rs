@@ -2,9 +2,15 @@
 
 use super::roots::Buffer;
 use crate::batch::PageCache;
+use strandline_process::pages::{PAGE_BYTES, page_of, page_up};
+use strandline_process::range::AddressRange;
 
 /// Bytes of the size word before a block.
 pub const SIZE_WORD_BYTES: u64 = 8;
+/// Bytes before a block: the previous chunk's size and its own.
+const HEADER_BYTES: u64 = 16;
+/// Bytes that malloc uses in a free chunk: its header and its links (`struct malloc_chunk`).
+const FREE_CHUNK_BYTES: u64 = 48;
 /// Alignment of chunks (`MALLOC_ALIGNMENT`).
 const CHUNK_ALIGNMENT: u64 = 16;
 /// Bytes of the smallest chunk (`MINSIZE`).
@@ -43,6 +49,16 @@ impl Chunk {
         stated
             .filter(|chunk| fitting.contains(&chunk.bytes))
             .unwrap_or(Self { bytes: computed_bytes, is_mapped: false })
+    }
+
+    /// The pages that freeing the block at `pointer` releases: those wholly within this chunk of
+    /// it, as malloc_trim counts them, or all of a chunk with its own mapping.
+    pub fn releasable_pages(self, pointer: u64) -> AddressRange {
+        let start = pointer.wrapping_sub(HEADER_BYTES);
+        let end = page_of(start.saturating_add(self.bytes));
+        let is_mapped = self.is_mapped && start.is_multiple_of(PAGE_BYTES);
+        let first = if is_mapped { start } else { page_up(start.saturating_add(FREE_CHUNK_BYTES)) };
+        AddressRange::new(first.min(end), end)
     }
 }
 

@@ -9,19 +9,14 @@ use super::names::Names;
 use super::roots::{Buffer, KeptBuffer};
 use crate::batch::PageCache;
 use strandline_claims::runtime::{Context, NamedBlock};
-use strandline_process::pages::{PAGE_BYTES, page_of, page_up};
 
 /// Limit on the buffers listed by name.
 const MAX_LISTED: usize = 4096;
-/// Bytes before a block of glibc's malloc: the previous chunk's size and its own.
-const CHUNK_HEADER_BYTES: u64 = 16;
-/// Bytes that malloc uses in a free chunk: its header and its links (`struct malloc_chunk`).
-const FREE_CHUNK_BYTES: u64 = 48;
 
 /// Retained buffers that are listed by name.
 #[derive(Debug, Default)]
 pub struct ListedBuffers {
-    /// Their rows.
+    /// Their claims, each with its own holder.
     pub named_blocks: Vec<NamedBlock>,
     /// Whether there was time for all buffers: otherwise `page_bytes` lacks those of the others.
     pub is_complete: bool,
@@ -44,7 +39,8 @@ pub fn list_largest(
         // Hostile buffers may each span all of memory.
         is_late = is_late || Instant::now() >= context.deadline;
         let page_bytes = if is_late { 0 } else { releasable_bytes(context, pages, buffer) };
-        retained.page_bytes += page_bytes;
+        // Damaged buffers may overlap.
+        retained.page_bytes = retained.page_bytes.saturating_add(page_bytes);
         if is_late || index >= MAX_LISTED {
             retained.top_left_out.add(buffer.bytes);
             continue;
@@ -69,17 +65,17 @@ fn describe(names: &mut Names<'_>, buffer: &KeptBuffer, page_bytes: u64) -> fact
     let closure = buffer.pad.filter(|_| is_closure).map(|pad| format!("{:#x}", pad.sub));
     let sub_name = sub.map(|sub| sub.name);
     let depth = buffer.pad.map(|pad| pad.depth);
-    let mut pad = depth.map_or_else(|| "no pad".to_owned(), |depth| format!("depth {depth}"));
+    let mut pad_text = depth.map_or_else(|| "no pad".to_owned(), |depth| format!("depth {depth}"));
     if let Some(closure) = &closure {
-        pad += &format!(", closure at {closure}");
+        pad_text += &format!(", closure at {closure}");
     }
     let sub_or_unnamed = sub_name.as_deref().unwrap_or("an unnamed sub");
     let holder = match (buffer.keeper, &name) {
         (Keeper::Global, Some(global)) => global.clone(),
         (Keeper::Global, None) => format!("a package variable, head at {:#x}", buffer.head),
-        (Keeper::Lexical, Some(lexical)) => format!("{sub_or_unnamed} {lexical} ({pad})"),
-        (Keeper::Lexical, None) => format!("{sub_or_unnamed} (a lexical, {pad})"),
-        (Keeper::Temporary, _) => format!("{sub_or_unnamed} (a temporary, {pad})"),
+        (Keeper::Lexical, Some(lexical)) => format!("{sub_or_unnamed} {lexical} ({pad_text})"),
+        (Keeper::Lexical, None) => format!("{sub_or_unnamed} (a lexical, {pad_text})"),
+        (Keeper::Temporary, _) => format!("{sub_or_unnamed} (a temporary, {pad_text})"),
     };
     facts::Buffer {
         holder,
@@ -97,16 +93,10 @@ fn describe(names: &mut Names<'_>, buffer: &KeptBuffer, page_bytes: u64) -> fact
     }
 }
 
-/// Resident bytes that freeing the buffer releases: the pages wholly within its chunk, as
-/// malloc_trim counts them, or all of a chunk with its own mapping.
+/// Resident bytes that freeing the buffer releases.
 fn releasable_bytes(context: &Context<'_>, pages: &mut PageCache<'_>, buffer: &KeptBuffer) -> u64 {
     let KeptBuffer { pointer, bytes, .. } = *buffer;
-    let chunk_start = pointer.wrapping_sub(CHUNK_HEADER_BYTES);
-    let chunk = Chunk::of(pages, Buffer { pointer, bytes });
-    let is_mapped = chunk.is_mapped && chunk_start.is_multiple_of(PAGE_BYTES);
-    let start = if is_mapped { chunk_start } else { page_up(chunk_start.saturating_add(FREE_CHUNK_BYTES)) };
-    let end = page_of(chunk_start.saturating_add(chunk.bytes));
-    if start < end { context.resident_bytes((start, end)) } else { 0 }
+    context.resident_bytes(Chunk::of(pages, Buffer { pointer, bytes }).releasable_pages(pointer))
 }
 
 #[cfg(test)]

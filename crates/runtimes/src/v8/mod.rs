@@ -253,7 +253,7 @@ fn add_objects(
     };
     let unread = objects.census.unread_bytes;
     if unread > 0 {
-        let text = "objects on these bytes of pages could not be separated, and are not counted by type";
+        let text = "objects on these bytes of pages could not be separated, and are not counted by type; which objects live is not known";
         caveat("v8_objects_unread", Some(unread), text);
     } else if objects.is_untraced {
         let text = "it is not known which objects live: there was no time or no memory to trace them, or a part of the memory \

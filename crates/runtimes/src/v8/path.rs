@@ -370,7 +370,9 @@ impl Search<'_> {
             let is_live = |key: u64| {
                 self.heap.index.place_at(key).is_none_or(|place| self.live.marks.has(place.number))
             };
-            if let Some((_, value)) = pair.filter(|(key, value)| key & value & 7 == 1 && is_live(key - 1)) {
+            if let Some((_, value)) =
+                pair.filter(|(key, value)| key & 7 == 1 && value & 7 == 1 && is_live(key - 1))
+            {
                 visit(offset + at + 8, value - 1);
             }
         }

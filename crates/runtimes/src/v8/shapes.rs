@@ -222,7 +222,8 @@ impl<'a> Shapes<'a> {
     }
 
     /// Returns the entries of a table of V8's with keys and values
-    /// (`src/objects/hash-table.h`), in no order, empty ones included; none if it cannot be read.
+    /// (`src/objects/hash-table.h`), in no order, empty ones included: the first
+    /// [`MAX_TABLE_PAIRS`], and only those before one that cannot be read.
     pub fn entries_of_table(&mut self, table: u64) -> Vec<TableEntry> {
         let capacity = self.field(table, TABLE_CAPACITY).unwrap_or(0) >> 32;
         let entry = |number: u64| {

@@ -3,9 +3,10 @@
 //! resizable ArrayBuffers itself.
 //!
 //! A heap lists its ArrayBuffers with a store, young and old ones, with the sum of their bytes
-//! (`src/heap/array-buffer-sweeper.h`), and separately those that a collection is sweeping. They
-//! count only if each list's entries add up to its sum. A shared store (SharedArrayBuffer) is
-//! in the lists of all isolates that use it, with no bytes in their sums, and counts once.
+//! (`src/heap/array-buffer-sweeper.h`), and separately those that a collection is sweeping. There
+//! are figures only if each list's entries add up to its sum; what was found is claimed anyway. A
+//! shared store (SharedArrayBuffer) is in the lists of all isolates that use it, with no bytes in
+//! their sums, and counts once.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -69,9 +70,9 @@ struct Store {
 /// What the lists of all isolates have.
 #[derive(Debug, Default)]
 pub struct Stores {
-    /// ArrayBuffers; `None` if a list does not add up.
+    /// ArrayBuffers; `None` if a list does not add up, or was not read to its end.
     pub buffers: Option<ArrayBuffers>,
-    /// External strings; `None` if there are too many.
+    /// External strings; `None` if a list was not read to its end.
     pub strings: Option<Amount>,
     /// Their stores in malloc's blocks.
     blocks: Vec<AddressRange>,
@@ -195,7 +196,8 @@ impl Reader<'_> {
             .then_some(())
     }
 
-    /// Reads the lists of ArrayBuffers of a heap; `None` if one does not add up.
+    /// Reads the lists of ArrayBuffers of a heap; `None` if one does not add up, or was not read to
+    /// its end.
     fn buffers(&mut self, layout: &Extensions, heap: u64, sweeper: u64) -> Option<ArrayBuffers> {
         let sweeper = self.word(heap, sweeper)?;
         // Its first field is its heap.

@@ -14,8 +14,8 @@ const MAX_VIEWS: usize = 1 << 20;
 #[derive(Clone, Debug, Default)]
 pub struct Views {
     ranges: Vec<AddressRange>,
-    /// Whether there are more than [`MAX_VIEWS`].
-    is_truncated: bool,
+    /// Whether views are missing: damaged ones, or those beyond [`MAX_VIEWS`].
+    is_incomplete: bool,
 }
 
 impl Views {
@@ -27,19 +27,24 @@ impl Views {
             Content::DataView => layout.data_view_data,
             _ => return,
         };
-        let Some((start, length)) = word_at(bytes, data).zip(word_at(bytes, layout.length)) else { return };
-        // The elements of a small array are in the heap: then this is an offset.
-        let Some(end) = start.checked_add(length).filter(|_| start > 0 && length > 0) else { return };
-        if self.ranges.len() < MAX_VIEWS {
-            self.ranges.push(AddressRange::new(start, end));
-        } else {
-            self.is_truncated = true;
+        // An empty view shows nothing, and may have no address. The elements of a small array are
+        // in the heap: its range is then one of offsets, where no store is.
+        let view = word_at(bytes, data).zip(word_at(bytes, layout.length));
+        match view.map(|(start, length)| (start, start.checked_add(length), length)) {
+            Some((0, ..) | (.., 0)) => {}
+            Some((start, Some(end), _)) if self.ranges.len() < MAX_VIEWS => {
+                self.ranges.push(AddressRange::new(start, end));
+            }
+            _ => self.is_incomplete = true,
         }
     }
 
     /// Returns the bytes that no view shows, of those `stores` that views show in part; `None` if
     /// not all views are known.
     pub fn unviewed_bytes(&self, stores: &[AddressRange]) -> Option<u64> {
+        if self.is_incomplete {
+            return None;
+        }
         let viewed: RangeSet = self.ranges.iter().copied().collect();
         // Several ArrayBuffers may have one store.
         let mut stores = stores.to_vec();
@@ -50,7 +55,7 @@ impl Views {
             if shown == 0 { 0 } else { store.len().saturating_sub(shown) }
         };
         // Damaged stores may overlap: their bytes may exceed 64 bits.
-        (!self.is_truncated).then(|| stores.into_iter().map(unviewed).fold(0, u64::saturating_add))
+        Some(stores.into_iter().map(unviewed).fold(0, u64::saturating_add))
     }
 }
 
@@ -61,13 +66,13 @@ mod tests {
     #[test]
     fn the_rest_of_a_slab_is_in_no_view() {
         let ranges = [(100, 150), (120, 160), (500, 600)].map(|(start, end)| AddressRange::new(start, end));
-        let mut views = Views { ranges: ranges.to_vec(), is_truncated: false };
+        let mut views = Views { ranges: ranges.to_vec(), is_incomplete: false };
         let stores = [(500, 600), (100, 200), (100, 200), (300, 400)];
         let stores = stores.map(|(start, end)| AddressRange::new(start, end));
         assert_eq!(views.unviewed_bytes(&stores), Some(40));
         let damaged = [0, 1, 2].map(|start| AddressRange::new(start, u64::MAX));
         assert_eq!(views.unviewed_bytes(&damaged), Some(u64::MAX));
-        views.is_truncated = true;
+        views.is_incomplete = true;
         assert_eq!(views.unviewed_bytes(&stores), None);
     }
 }

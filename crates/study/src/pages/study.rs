@@ -13,8 +13,8 @@ use crate::expression::{FigureRead, ReadValue};
 use crate::matrix::{Key, Matrix, OmittedCell};
 use crate::metric::Metric;
 use crate::{plots, table};
+use strandline_report::pages::environment_facts;
 use strandline_report::pages::page::{Cell, Claim, Page, Section, Tone};
-use strandline_report::pages::surroundings;
 use strandline_report::text::{clean, clean_sentence, counted, shorten};
 
 /// Maximum width of a measured text in a table; the document has the whole text.
@@ -148,7 +148,7 @@ pub fn page(input: &StudyInput<'_>) -> Page {
         headline: headline(input),
         sections,
         caveats: caveats.map(|text| clean_sentence(&text)).collect(),
-        environment: surroundings(&Environment::read()),
+        environment: environment_facts(&Environment::read()),
     }
 }
 

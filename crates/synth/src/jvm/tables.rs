@@ -5,14 +5,17 @@ use std::collections::BTreeMap;
 
 use crate::Image;
 
-/// Bytes of the header of an ELF file, and of a program header; the texts follow.
-const HEADER_BYTES: usize = 64;
-const SEGMENT_BYTES: usize = 56;
+/// Bytes of `Elf64_Ehdr`.
+const ELF_HEADER_BYTES: usize = 64;
+/// Bytes of `Elf64_Phdr`; the texts follow.
+const PROGRAM_HEADER_BYTES: usize = 56;
 /// Bytes of data for the pointers to the tables, static fields and values of flags.
 const STATIC_BYTES: u64 = 0x1000;
-/// Offsets in the data: static fields, flags, and tables.
+/// Offset in the data of static fields, after the pointers to the tables.
 const FIRST_STATIC: u64 = 64;
+/// Offset in the data of `JVMFlag::flags`.
 const FLAGS: u64 = STATIC_BYTES;
+/// Offset in the data of the tables.
 const TABLES: u64 = 0x2000;
 /// Bytes of a `JVMFlag`.
 const FLAG_BYTES: u64 = 24;
@@ -53,7 +56,7 @@ impl Tables {
         Self {
             bias,
             data,
-            file: vec![0; HEADER_BYTES + SEGMENT_BYTES],
+            file: vec![0; ELF_HEADER_BYTES + PROGRAM_HEADER_BYTES],
             texts: BTreeMap::new(),
             fields: BTreeMap::new(),
             statics: BTreeMap::new(),
@@ -82,10 +85,13 @@ impl Tables {
     }
 
     /// Describes a field as one of the type `base`, from which its type inherits it.
+    ///
+    /// # Panics
+    /// If the field was not described.
     pub fn move_to_base(&mut self, type_name: &'static str, name: &'static str, base: &'static str) {
-        if let Some(offset) = self.fields.remove(&(type_name, name)) {
-            self.fields.insert((base, name), offset);
-        }
+        let offset = self.offset(type_name, name);
+        self.fields.remove(&(type_name, name));
+        self.fields.insert((base, name), offset);
     }
 
     /// Offset of a field.
@@ -192,6 +198,7 @@ impl Tables {
         self.declare_size("JVMFlag", FLAG_BYTES);
         let table = self.data + FLAGS;
         let flags = std::mem::take(&mut self.flags);
+        assert!(FLAGS + FLAG_BYTES * (flags.len() as u64 + 1) <= TABLES, "no room for flags");
         for (field, word) in [("flags", table), ("numFlags", flags.len() as u64 + 1)] {
             let address = self.declare_static("JVMFlag", field);
             image.put_word(address, word);
@@ -206,21 +213,23 @@ impl Tables {
         let bytes = self.file.len() as u64;
         let mut put =
             |offset: usize, value: &[u8]| self.file[offset..offset + value.len()].copy_from_slice(value);
-        // ELF-64, little-endian, a shared object for x86-64.
+        // e_ident: ELF-64, little-endian. Then e_type (a shared object), e_machine (x86-64),
+        // e_version, e_phoff, e_ehsize, e_phentsize, e_phnum.
         put(0, b"\x7fELF\x02\x01\x01");
         put(16, &3_u16.to_le_bytes());
         put(18, &62_u16.to_le_bytes());
         put(20, &1_u32.to_le_bytes());
-        put(32, &(HEADER_BYTES as u64).to_le_bytes());
-        put(52, &(HEADER_BYTES as u16).to_le_bytes());
-        put(54, &(SEGMENT_BYTES as u16).to_le_bytes());
+        put(32, &(ELF_HEADER_BYTES as u64).to_le_bytes());
+        put(52, &(ELF_HEADER_BYTES as u16).to_le_bytes());
+        put(54, &(PROGRAM_HEADER_BYTES as u16).to_le_bytes());
         put(56, &1_u16.to_le_bytes());
-        // PT_LOAD, readable: offset, two addresses, bytes of the file and of memory, alignment.
-        put(HEADER_BYTES, &1_u32.to_le_bytes());
-        put(HEADER_BYTES + 4, &4_u32.to_le_bytes());
-        put(HEADER_BYTES + 32, &bytes.to_le_bytes());
-        put(HEADER_BYTES + 40, &bytes.to_le_bytes());
-        put(HEADER_BYTES + 48, &4096_u64.to_le_bytes());
+        // p_type (PT_LOAD), p_flags (readable), p_filesz, p_memsz, p_align; p_offset and the
+        // addresses are 0.
+        put(ELF_HEADER_BYTES, &1_u32.to_le_bytes());
+        put(ELF_HEADER_BYTES + 4, &4_u32.to_le_bytes());
+        put(ELF_HEADER_BYTES + 32, &bytes.to_le_bytes());
+        put(ELF_HEADER_BYTES + 40, &bytes.to_le_bytes());
+        put(ELF_HEADER_BYTES + 48, &4096_u64.to_le_bytes());
         self.file
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::axis::{Axis, Tick, ZeroEnd, label};
 use super::drawing::{Anchor, Drawing, PointStyle, Position, TEXT_PIXELS, WIDTH, fitted, text_width};
-use super::{MARGIN, MAX_POINTS, Picture, not_drawn, x_scale, y_scale};
+use super::{MARGIN, MAX_POINTS, Picture, not_placed, x_scale, y_scale};
 use crate::pages::page::{self, Plot, PlotKind, Series};
 
 /// Height of the plot field, in pixels, as all lengths here.
@@ -147,7 +147,7 @@ pub fn picture(plot: &Plot, series: &[&Series], top: f64, mut notes: Vec<String>
     let mut drawn_points = Vec::new();
     for (index, drawn_series) in series.iter().enumerate() {
         let points = points_in_pixels(drawn_series, &frame, plot.kind == PlotKind::Lines);
-        missing_count += drawn_series.points.len() - points.iter().flatten().count();
+        missing_count += points.iter().filter(|point| point.is_none()).count();
         if plot.kind == PlotKind::Lines {
             draw_line(&mut drawing, plot, index, drawn_series, &points);
         } else {
@@ -155,7 +155,7 @@ pub fn picture(plot: &Plot, series: &[&Series], top: f64, mut notes: Vec<String>
         }
         drawn_points.extend(points.into_iter().flatten().take(MAX_LABELLED + 1));
     }
-    notes.extend(not_drawn(missing_count, plot.x_is_logarithmic || plot.y_is_logarithmic));
+    notes.extend(not_placed(missing_count, plot.x_is_logarithmic || plot.y_is_logarithmic));
     if plot.kind == PlotKind::Points && drawn_points.len() <= MAX_LABELLED {
         let mut occupied: Vec<Rect> = drawn_points.iter().map(|point| Rect::around(point.at, 4.0)).collect();
         drawn_points.iter().for_each(|point| draw_name(&mut drawing, &frame, point, &mut occupied));

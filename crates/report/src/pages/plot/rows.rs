@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::axis::{Axis, ZeroEnd, label};
 use super::drawing::{Anchor, Drawing, PointStyle, Position, WIDTH, fitted, text_width};
-use super::{MARGIN, MAX_POINTS, Picture, not_drawn, y_scale};
+use super::{MARGIN, MAX_POINTS, Picture, not_drawn, not_placed, y_scale};
 use crate::pages::page::{Interval, Plot, PlotKind, Point, Series};
 use crate::text::counted;
 
@@ -67,7 +67,6 @@ impl Rows {
             rows_by_x.insert(Ordered(index as f64), empty_rows());
         }
         for (series_index, one_series) in series.iter().enumerate() {
-            missing_points += one_series.points.len().saturating_sub(MAX_POINTS);
             for (point_index, &Point { x, y }) in one_series.points.iter().enumerate().take(MAX_POINTS) {
                 if !x.is_finite() || !is_drawable(y) {
                     missing_points += 1;
@@ -159,12 +158,16 @@ struct RowPosition {
 /// Draws the rows and their axis below `top`.
 pub fn picture(plot: &Plot, series: &[&Series], top: f64, mut notes: Vec<String>) -> Picture {
     let Rows { named, missing_points, more_names } = Rows::new(plot, series);
-    notes.extend(not_drawn(missing_points, plot.y_is_logarithmic));
+    notes.extend(not_placed(missing_points, plot.y_is_logarithmic));
     if more_names > 0 {
         notes.push(format!("not drawn: {} more", counted(more_names as u64, "row")));
     }
     let is_bars = plot.kind == PlotKind::Bars;
     let all_rows = || named.iter().flat_map(|named| &named.rows);
+    if is_bars {
+        let surplus_count = all_rows().map(|row| row.figures.len().saturating_sub(1)).sum();
+        notes.extend(not_drawn(surplus_count, "after the first of a bar"));
+    }
     let intervals = all_rows().filter_map(|row| row.interval);
     let interval_ends = intervals.flat_map(|interval| [interval.low, interval.high]);
     let figures = all_rows().flat_map(|row| row.figures.iter().copied()).chain(interval_ends);

@@ -110,4 +110,6 @@ fn shapes_are_drawn_at_their_values() {
         ..plot(PlotKind::Lines, vec![(1.0, 1.0), (2.0, 0.0), (3.0, 9.0)])
     });
     assert!(dropped.contains("not drawn: 1 point not above 0"));
+    let repeated = svg(&plot(PlotKind::Bars, vec![(0.0, 1.0), (0.0, 2.0)]));
+    assert!(repeated.contains("not drawn: 1 point after the first of a bar"));
 }

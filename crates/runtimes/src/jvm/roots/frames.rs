@@ -16,28 +16,24 @@ use crate::jvm::threads::Thread;
 use crate::jvm::view::View;
 use strandline_process::range::AddressRange;
 
-/// Index of RBP in `ThreadFacts::general`.
-const RBP: usize = 6;
-/// Index of RIP there.
-const RIP: usize = 15;
-/// `frame::interpreter_frame_sender_sp_offset`, negated: words below the frame pointer.
-const SENDER_SP_WORDS: u64 = 1;
+/// `frame::interpreter_frame_sender_sp_offset`, negated.
+const SENDER_SP_BELOW_FP_WORDS: u64 = 1;
 /// `frame::interpreter_frame_locals_offset`, negated.
-const LOCALS_WORDS: u64 = 7;
+const LOCALS_BELOW_FP_WORDS: u64 = 7;
 /// Maximum words of a method's locals and parameters.
-const MAX_LOCALS: u64 = 1 << 16;
-/// Distance from `JavaCallWrapper::_handles` to `_anchor`, which follows it
+const MAX_LOCAL_WORDS: u64 = 1 << 16;
+/// Bytes from `JavaCallWrapper::_handles` to `_anchor`, the field after the next two
 /// (runtime/javaCalls.hpp).
-const WRAPPER_HANDLES: u64 = 24;
-/// Distance from `JavaCallWrapper::_receiver` to `_anchor`.
-const WRAPPER_RECEIVER: u64 = 8;
+const HANDLES_BEFORE_ANCHOR_BYTES: u64 = 24;
+/// Bytes from `JavaCallWrapper::_receiver` to `_anchor`.
+const RECEIVER_BEFORE_ANCHOR_BYTES: u64 = 8;
 
-/// The Java frame that precedes another in its thread.
+/// Where a walk over a thread's frames begins or goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Caller {
+enum NextFrame {
     Frame(Frame),
-    /// There is none: the other frame is the oldest.
-    Absent,
+    /// There is no older frame.
+    End,
 }
 
 /// A frame whose end is known.
@@ -58,7 +54,8 @@ struct Frame {
     unextended_sp: u64,
     /// Frame pointer.
     fp: u64,
-    /// Whether the callee may not have taken over its arguments yet.
+    /// Whether arguments for the callee may still be in this frame, and only there: the callee is a
+    /// stub.
     has_arguments: bool,
 }
 
@@ -73,8 +70,8 @@ pub struct Frames<'a> {
     interpreter: AddressRange,
     /// Return address in the stub that calls Java code from C++.
     call_return: u64,
-    /// Distance from the frame pointer of that stub down to its `JavaCallWrapper`.
-    wrapper_distance: u64,
+    /// From the frame pointer of that stub down to its `JavaCallWrapper`.
+    wrapper_distance_bytes: u64,
     states: ThreadStates,
 }
 
@@ -105,7 +102,7 @@ impl<'a> Frames<'a> {
             call_return: view
                 .static_field(&["StubRoutines::_call_stub_return_address"])
                 .filter(|&at| at != 0)?,
-            wrapper_distance: u64::from(
+            wrapper_distance_bytes: u64::from(
                 wrapper_words.checked_neg().and_then(|words| u32::try_from(words).ok())?,
             ) * 8,
             states: ThreadStates { native: state("_thread_in_native")?, blocked: state("_thread_blocked")? },
@@ -127,8 +124,8 @@ impl<'a> Frames<'a> {
         let anchor = self.view.field_address(thread.address, &["JavaThread::_anchor"])?;
         let newest_frame = self.anchored_frame(anchor)?;
         let mut frame = match (is_at_safepoint, newest_frame) {
-            (true, Caller::Absent) => return Some(()),
-            (true, Caller::Frame(frame)) => frame,
+            (true, NextFrame::End) => return Some(()),
+            (true, NextFrame::Frame(frame)) => frame,
             (false, _) => {
                 let Some(facts) = registers else {
                     roots.add_stack_part(thread.stack);
@@ -137,8 +134,8 @@ impl<'a> Frames<'a> {
                 roots.register_words.extend(facts.general.into_iter().flatten());
                 let start = facts.stack_pointer.saturating_sub(RED_ZONE_BYTES).max(low) & !7;
                 let running = match newest_frame {
-                    Caller::Frame(frame) => Some(Unwound { caller: frame, end: frame.sp }),
-                    Caller::Absent => self.unwind_running(facts, high),
+                    NextFrame::Frame(frame) => Some(Unwound { caller: frame, end: frame.sp }),
+                    NextFrame::End => self.unwind_running(facts, high),
                 };
                 let end = running.as_ref().map_or(high, |running| running.end.clamp(start, high));
                 roots.add_stack_part(AddressRange::new(start, end));
@@ -151,8 +148,8 @@ impl<'a> Frames<'a> {
         while thread.stack.contains(frame.sp) && frame.sp.is_multiple_of(8) {
             roots.check_limits()?;
             match self.add_frame(&frame, high, roots) {
-                Some(Caller::Frame(caller)) if caller.sp > frame.sp => frame = caller,
-                Some(Caller::Absent) => return Some(()),
+                Some(NextFrame::Frame(caller)) if caller.sp > frame.sp => frame = caller,
+                Some(NextFrame::End) => return Some(()),
                 _ => break,
             }
         }
@@ -162,23 +159,23 @@ impl<'a> Frames<'a> {
         Some(())
     }
 
-    /// Reads the frame of an anchor; absent if the anchor is empty, `None` if it cannot be read.
-    fn anchored_frame(&mut self, anchor: u64) -> Option<Caller> {
+    /// Reads the frame of an anchor; `End` if the anchor is empty, `None` if it cannot be read.
+    fn anchored_frame(&mut self, anchor: u64) -> Option<NextFrame> {
         let word = |name: &str| self.view.field(anchor, &[&format!("JavaFrameAnchor::{name}")]);
         let (sp, pc, fp) = (word("_last_Java_sp")?, word("_last_Java_pc")?, word("_last_Java_fp")?);
         if sp == 0 {
-            return Some(Caller::Absent);
+            return Some(NextFrame::End);
         }
         // `JavaFrameAnchor::make_walkable`: without a `pc`, the call has put the return address on
         // the stack.
         let pc = if pc == 0 { self.pages.word(sp.checked_sub(8)?)? } else { pc };
-        Some(Caller::Frame(Frame { pc, sp, unextended_sp: sp, fp, has_arguments: false }))
+        Some(NextFrame::Frame(Frame { pc, sp, unextended_sp: sp, fp, has_arguments: false }))
     }
 
     /// Unwinds the frame in which a thread runs, if it is one of Java code and complete. Each word
     /// of it may be a reference, or no longer be one.
     fn unwind_running(&mut self, facts: &ThreadFacts, high: u64) -> Option<Unwound> {
-        let (pc, fp, sp) = (facts.general[RIP]?, facts.general[RBP]?, facts.stack_pointer);
+        let (pc, fp, sp) = (facts.instruction_pointer()?, facts.frame_pointer()?, facts.stack_pointer);
         let frame = Frame { pc, sp, unextended_sp: sp, fp, has_arguments: false };
         if self.is_interpreter(pc) {
             return self.unwind_interpreted(&frame, high);
@@ -199,11 +196,11 @@ impl<'a> Frames<'a> {
 
     /// Adds the references in a frame and returns its caller; `None` if the frame cannot be
     /// followed, or at a limit.
-    fn add_frame(&mut self, frame: &Frame, high: u64, roots: &mut PreciseRoots) -> Option<Caller> {
+    fn add_frame(&mut self, frame: &Frame, high: u64, roots: &mut PreciseRoots) -> Option<NextFrame> {
         if self.is_interpreter(frame.pc) {
             let Unwound { caller, end } = self.unwind_interpreted(frame, high)?;
             roots.add_words(frame.sp, end, |at| self.pages.word(at))?;
-            return Some(Caller::Frame(caller));
+            return Some(NextFrame::Frame(caller));
         }
         if frame.pc == self.call_return {
             return self.caller_of_call(frame, roots);
@@ -224,7 +221,7 @@ impl<'a> Frames<'a> {
             roots.add_stack_part(range);
         }
         caller.has_arguments = !blob.is_method;
-        Some(Caller::Frame(caller))
+        Some(NextFrame::Frame(caller))
     }
 
     /// Reads a reference in a frame. The only register that a call preserves is the frame pointer.
@@ -246,13 +243,13 @@ impl<'a> Frames<'a> {
     fn unwind_interpreted(&mut self, frame: &Frame, high: u64) -> Option<Unwound> {
         let fp = frame.fp;
         let sp = fp.checked_add(16).filter(|&sp| fp > frame.sp && fp.is_multiple_of(8) && sp < high)?;
-        let unextended_sp = self.pages.word(fp - SENDER_SP_WORDS * 8)?;
-        let locals = self.pages.word(fp.checked_sub(LOCALS_WORDS * 8)?)?;
+        let unextended_sp = self.pages.word(fp - SENDER_SP_BELOW_FP_WORDS * 8)?;
+        let locals = self.pages.word(fp.checked_sub(LOCALS_BELOW_FP_WORDS * 8)?)?;
         // An address up to JDK 20; in later ones, words from the frame pointer.
-        let locals = if locals <= MAX_LOCALS { fp.checked_add(locals * 8)? } else { locals };
+        let locals = if locals <= MAX_LOCAL_WORDS { fp.checked_add(locals * 8)? } else { locals };
         let end = locals
             .checked_add(8)
-            .filter(|&end| end <= high && end >= fp && end - fp <= MAX_LOCALS * 8 + 16)?;
+            .filter(|&end| end <= high && end >= fp && end - fp <= MAX_LOCAL_WORDS * 8 + 16)?;
         if !(sp..=high).contains(&unextended_sp) || !unextended_sp.is_multiple_of(8) {
             return None;
         }
@@ -272,12 +269,12 @@ impl<'a> Frames<'a> {
     }
 
     /// Returns the Java frame before the C++ frames that called Java code.
-    fn caller_of_call(&mut self, frame: &Frame, roots: &mut PreciseRoots) -> Option<Caller> {
-        let wrapper = self.pages.word(frame.fp.checked_sub(self.wrapper_distance)?)?;
+    fn caller_of_call(&mut self, frame: &Frame, roots: &mut PreciseRoots) -> Option<NextFrame> {
+        let wrapper = self.pages.word(frame.fp.checked_sub(self.wrapper_distance_bytes)?)?;
         let anchor = self.view.field_address(wrapper, &["JavaCallWrapper::_anchor"])?;
-        let handles = self.view.word(anchor.checked_sub(WRAPPER_HANDLES)?)?;
+        let handles = self.view.word(anchor.checked_sub(HANDLES_BEFORE_ANCHOR_BYTES)?)?;
         handles::add_blocks(&self.view, handles, roots)?;
-        roots.add(self.view.word(anchor.checked_sub(WRAPPER_RECEIVER)?)?);
+        roots.add(self.view.word(anchor.checked_sub(RECEIVER_BEFORE_ANCHOR_BYTES)?)?);
         self.anchored_frame(anchor)
     }
 }
