@@ -203,7 +203,7 @@ impl<'a> Claimer<'a> {
         } else {
             self.spans.start_span(grid.start, grid.block_bytes, grid.count)?;
             if lists != FreeLists::default() {
-                self.spans.read_span(grid.count * grid.block_bytes);
+                self.spans.read_span(grid.end - grid.start);
             }
             let listed_count = self.follow_list(lists.free, BlockState::Free)?
                 + self.follow_list(lists.local_free, BlockState::Free)?;
