@@ -413,8 +413,8 @@ impl<'a> Walker<'a> {
     }
 
     /// Returns the end of the fenceposts at `at`, which malloc makes of the old top when the main
-    /// arena continues elsewhere: two of 16 bytes, or three if the top had `MINSIZE` and 16 bytes,
-    /// of which the first is a remainder too small to be freed (malloc.c, sysmalloc: "Shrink
+    /// arena continues elsewhere: two of 16 bytes, or three if the top had `MINSIZE` and 16 bytes;
+    /// the first one is then a remainder too small to be freed (malloc.c, sysmalloc: "Shrink
     /// old_top to insert fenceposts"). The old top ended on a page boundary, which distinguishes a
     /// third fencepost from foreign data after two.
     fn fenceposts_end(&mut self, at: u64, head: u64) -> Option<u64> {

@@ -99,7 +99,7 @@ struct Claimer<'a> {
     counts: Counts,
 }
 
-/// Where the initialised blocks of a page are: one behind another, all of one size.
+/// Where the initialised blocks of a page are: adjacent to each other, all of one size.
 struct BlockGrid {
     /// Address of the first block.
     start: u64,
