@@ -1,10 +1,11 @@
 //! Walks one range of an arena from chunk to chunk, in address order, and claims every byte of it.
 //!
 //! The size word of a chunk leads to the next chunk; the lowest bit of that one's size word shows
-//! whether the chunk before it is in use. Chunks in thread caches look in use; their addresses are known beforehand
-//! ([`SpecialChunks`]). Chunks in fastbins look in use too and are recognised by their links
-//! ([`FastbinMode`]). An impossible size ends the chain: the walk then searches the next place
-//! where a long run of chunks is consistent, and counts the bytes skipped. It never goes back.
+//! whether the chunk before it is in use. Chunks in thread caches look in use; their addresses are
+//! known beforehand ([`SpecialChunks`]). Chunks in fastbins look in use too and are recognised by
+//! their links ([`FastbinMode`]). An impossible size ends the chain: the walk then searches the
+//! next place where a long run of chunks is consistent, and counts the bytes skipped. It never goes
+//! back.
 
 mod seek;
 
@@ -136,7 +137,7 @@ impl<'a> Walker<'a> {
         self.has_given_up
     }
 
-    /// Ends the walk, claims the bytes up to `end` as unread, and returns what was not returned yet.
+    /// Ends the walk, claims the bytes up to `end` as unread, and returns the part that they end.
     pub fn abandon(&mut self, end: u64) -> Part {
         self.leave_unread(end);
         self.walk(0, end)
@@ -404,8 +405,8 @@ impl<'a> Walker<'a> {
         self.start_section(end);
     }
 
-    /// Returns the end of the heap of a secondary arena if fenceposts begin at `at`: one of 16 bytes
-    /// and one of 0 bytes, or the latter alone.
+    /// Returns the end of the heap of a secondary arena if its fenceposts begin at `at`: one of 16
+    /// bytes and one of 0 bytes, or the latter alone.
     fn heap_end(&self, at: u64, head: u64) -> Option<u64> {
         let (remaining, bytes) = (self.region.end - at, head & !layout::SIZE_BITS);
         let is_end = matches!((remaining, bytes), (32, layout::FENCEPOST_BYTES) | (16, 0));

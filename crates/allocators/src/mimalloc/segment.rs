@@ -94,7 +94,7 @@ pub struct Structures<'a> {
 }
 
 impl<'a> Structures<'a> {
-    /// Reads the structures; `None` if their start is unreadable, or their recorded size impossible.
+    /// Reads the structures; `None` if they are unreadable, or their recorded size is impossible.
     pub fn read(context: &Context<'_>, candidate: &'a Candidate) -> Option<Self> {
         let mut header = [0; HEADER_BYTES];
         context.memory.read(candidate.start, &mut header).ok()?;
