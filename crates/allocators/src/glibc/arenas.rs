@@ -67,9 +67,9 @@ impl Arenas<'_> {
         parameters: Option<&Parameters>,
         reading: &mut Reading,
     ) -> Result<Vec<RegionTotals>, OutOfOrder> {
-        let KnownChunks { mut special_chunks, links } = self.thread_caches(parameters, reading);
+        let KnownChunks { mut special_chunks, links } = self.follow_thread_caches(parameters, reading);
         let targets: Vec<LinkTargets> =
-            (0..self.arenas.len()).map(|index| self.link_targets(index)).collect();
+            (0..self.arenas.len()).map(|index| self.link_targets(index, reading)).collect();
         let first_deadline = self.first_deadline();
         let budget = self.candidate_budget();
         let guess_mode = |arena_region: &ArenaRegion| FastbinMode::Guess {
@@ -195,15 +195,22 @@ impl Arenas<'_> {
         contexts
     }
 
-    /// Returns what links of an arena's fastbins may point to.
-    fn link_targets(&self, arena: usize) -> LinkTargets {
+    /// Returns what links of an arena's fastbins may point to. If the arena is too large, that is
+    /// nothing, with a caveat if it has chunks in fastbins.
+    fn link_targets(&self, arena: usize, reading: &mut Reading) -> LinkTargets {
         let regions = self.regions.iter().filter(|arena_region| arena_region.arena == arena);
         let ranges: Vec<AddressRange> = regions.map(|arena_region| arena_region.region.range()).collect();
-        LinkTargets::new(&ranges, &self.arenas[arena].fastbins)
+        let Arena { address, fastbins, .. } = &self.arenas[arena];
+        let targets = LinkTargets::new(&ranges, fastbins);
+        if targets.is_none() && fastbins.iter().any(|&head| head != 0) {
+            let text = "the arena's ranges exceed 64 GiB: its chunks in fastbins count as in use";
+            reading.caveats.push(Caveat::new("fastbins_unread", format!("{address:#x}"), None, text));
+        }
+        targets.unwrap_or_default()
     }
 
-    /// Follows the thread caches.
-    fn thread_caches(&self, parameters: Option<&Parameters>, reading: &mut Reading) -> KnownChunks {
+    /// Follows the thread caches; returns their chunks, and the encoding of links.
+    fn follow_thread_caches(&self, parameters: Option<&Parameters>, reading: &mut Reading) -> KnownChunks {
         let region_ranges = self.regions.iter().map(|arena_region| arena_region.region.range());
         let mut ranges = Ranges::new(region_ranges.zip(self.pages));
         let has_large_bins = parameters.is_some_and(|parameters| parameters.layout.has_large_tcache_bins);

@@ -3,7 +3,8 @@
 //! The ledger needs no bins: the walk meets every free chunk. But a trim inside the target follows
 //! the unsorted and the large bins, from each chunk to the one before it; over a damaged list it
 //! would run forever, abort the process, or release pages in use. So before a call, and only
-//! then, every link it will use is checked against its neighbours.
+//! then, the links of these bins are checked against their neighbours. Those of small bins, of
+//! which consolidation uses a few, are not: a bin can have millions of chunks.
 
 use super::layout;
 use super::locate::{Arena, Bin};

@@ -43,8 +43,8 @@ pub struct CandidateBudget {
 }
 
 impl CandidateBudget {
-    /// A budget of `bytes` of memory. It counts each candidate twice: a growing list
-    /// is in its old and its new place for a moment, and `follow_lists` copies all candidates.
+    /// A budget of `bytes` of memory. It counts each candidate twice: a growing list is in its old
+    /// and its new place for a moment, and `follow_lists` copies all candidates.
     pub fn new(bytes: u64) -> Self {
         let candidate_bytes = 2 * size_of::<Candidate>() as u64;
         let remaining = usize::try_from(bytes / candidate_bytes).unwrap_or(usize::MAX);
@@ -108,8 +108,8 @@ struct NumberedRange {
 
 impl LinkTargets {
     /// The targets in an arena with these ranges (sorted) and these first chunks of fastbins, 0 for
-    /// an empty one. With more than 64 GiB of ranges there are no candidates.
-    pub fn new(ranges: &[AddressRange], heads: &[u64]) -> Self {
+    /// an empty one; `None` with more than 64 GiB of ranges, which have too many units to number.
+    pub fn new(ranges: &[AddressRange], heads: &[u64]) -> Option<Self> {
         let (start, end) =
             (ranges.first().map_or(0, |range| range.start), ranges.last().map_or(0, |range| range.end));
         let mut targets =
@@ -119,12 +119,9 @@ impl LinkTargets {
             let start = start & !15;
             targets.ranges.push(NumberedRange { start, end, first_number: number });
             let count = u32::try_from((end - start).div_ceil(16)).ok();
-            let Some(next) = count.and_then(|count| number.checked_add(count)) else {
-                return Self::default();
-            };
-            number = next;
+            number = number.checked_add(count?)?;
         }
-        targets
+        Some(targets)
     }
 
     /// Whether chunks of `bytes` may be in a fastbin.
@@ -254,6 +251,7 @@ mod tests {
 
     fn targets(heads: &[u64]) -> LinkTargets {
         LinkTargets::new(&[(0x1000, 0x1028), (BASE, BASE + 0x100_0000)].map(AddressRange::from), heads)
+            .unwrap()
     }
 
     fn linked(targets: &LinkTargets, chain: &[u64]) -> Vec<Candidate> {
@@ -340,10 +338,8 @@ mod tests {
     }
 
     #[test]
-    fn an_arena_too_wide_for_numbers_has_no_candidates() {
-        assert!(
-            !LinkTargets::new(&[(0x1000, 0x2000), (1 << 40, 2 << 40)].map(AddressRange::from), &[0x1000])
-                .may_hold(32)
-        );
+    fn an_arena_too_wide_for_numbers_has_no_targets() {
+        let ranges = [(0x1000, 0x2000), (1 << 40, 2 << 40)].map(AddressRange::from);
+        assert!(LinkTargets::new(&ranges, &[0x1000]).is_none());
     }
 }

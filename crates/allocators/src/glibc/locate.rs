@@ -17,7 +17,8 @@ const MAX_SYSTEM_BYTES: u64 = USER_ADDRESS_END;
 /// Maximum steps along rings in the whole search for `main_arena`, however many false rings the
 /// data contains.
 const MAX_RING_STEPS: usize = 4 * MAX_ARENAS;
-/// Maximum heaps followed per arena: 64 GiB.
+/// Maximum heaps followed per arena: 64 GiB. Later ones are missing in the arena's sum, which
+/// `summary::check_sums` reports.
 const MAX_HEAPS: usize = 1024;
 /// Maximum heaps of all arenas: 8 TiB. Damaged lists could name more than fit in our memory.
 const MAX_TOTAL_HEAPS: usize = 1 << 17;
@@ -29,6 +30,7 @@ const OVERLAP_BYTES: u64 = 8 << 10;
 const MAX_RUN_BYTES: usize = 4096;
 /// Maximum pairs that may be in front of the bins in a run.
 const MAX_PAIRS_BEFORE_BINS: usize = 64;
+
 /// The address and layout of `main_arena`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MainArena {

@@ -125,20 +125,20 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Searches `areas`, which exclude the claimed memory; `areas_with_claimed` include it.
+    /// Searches `areas`, which exclude the claimed memory; if chunks are missing, those that
+    /// `areas_with_claimed` returns, which include it.
     ///
     /// Most chunks are at the start of a mapping or adjacent to each other: these are tried first,
-    /// and all pages only if chunks are missing. Before that, it tries the starts of the areas that
-    /// include claimed memory.
-    fn run(mut self, areas: &[Area], areas_with_claimed: &[Area]) -> SearchResult {
-        self.search_starts(areas);
+    /// and all pages only if chunks are still missing.
+    fn run(mut self, mut areas: Vec<Area>, areas_with_claimed: impl FnOnce() -> Vec<Area>) -> SearchResult {
+        self.search_starts(&areas);
         if !self.is_done() && !self.claimed.is_empty() {
+            areas = areas_with_claimed();
             self.restart();
-            self.search_starts(areas_with_claimed);
+            self.search_starts(&areas);
         }
         if !self.is_done() {
             self.restart();
-            let areas = if self.claimed.is_empty() { areas } else { areas_with_claimed };
             areas.iter().for_each(|area| self.search_all_pages(&area.runs, area.end));
         }
         self.result
@@ -330,11 +330,10 @@ impl MappedChunks {
         let mut taken: RangeSet = claims.map(RangeClaim::range).collect();
         let Some(reading) = readings.first_mut() else { return };
         let taken_and_stacks = taken.iter().chain(context.stacks).copied().collect();
-        let areas_with_claimed = areas(context, &taken_and_stacks);
         taken.add(excluded.iter().copied());
-        let mut areas = areas(context, &taken);
+        let mut areas_without_claimed = areas(context, &taken);
         // Small areas first: a huge one (another heap) is then mostly not needed.
-        areas.sort_by_key(Area::resident_bytes);
+        areas_without_claimed.sort_by_cached_key(Area::resident_bytes);
         let bytes = (!self.has_unreliable_bytes).then_some(self.bytes);
         let mut claimed = context.claimed_ranges.to_vec();
         claimed.sort_unstable();
@@ -346,7 +345,7 @@ impl MappedChunks {
             cost_pages: 0,
             result: SearchResult::default(),
         };
-        let result = search.run(&areas, &areas_with_claimed);
+        let result = search.run(areas_without_claimed, || areas(context, &taken_and_stacks));
         reading.bytes_read += result.bytes_read;
         if result.blocks.len() as u64 != self.count || bytes.is_some_and(|bytes| result.bytes != bytes) {
             let text = format!(

@@ -266,7 +266,8 @@ fn add_walked(
         reading.zero_runs.extend(pages.zero_runs());
         if totals.counts.damages > 0 {
             let at = totals.counts.first_damage.unwrap_or(region.start);
-            let (code, explanation) = match hazard_cause(context, arena_region, totals.counts.is_late) {
+            let cause = hazard_cause(context, arena_region, totals.counts.is_late);
+            let (code, explanation) = match cause {
                 HazardCause::Swapped => {
                     ("heap_swapped", "parts of it are swapped out, and reading them would load them")
                 }
@@ -283,7 +284,7 @@ fn add_walked(
                 counted(totals.counts.damages, "place"),
                 thousands(totals.counts.unread_bytes)
             );
-            reading.is_inconsistent |= code == "heap_damaged";
+            reading.is_inconsistent |= matches!(cause, HazardCause::Broken | HazardCause::Outside);
             reading.caveats.push(Caveat::new(
                 code,
                 format!("{at:#x}"),

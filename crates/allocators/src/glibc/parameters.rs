@@ -1,5 +1,5 @@
-//! Finds malloc's settings and counters, `mp_`, in a libc without symbols: it is the only place
-//! where a dozen of them are consistent.
+//! Finds malloc's settings and counters, `mp_`, in a libc without symbols: only there a dozen words
+//! are consistent with each other.
 
 use super::layout;
 use super::locate::scan;

@@ -111,7 +111,8 @@ pub fn facts(
         add_arena(&mut mallinfo, arena, regions, &facts);
         allocator.arenas.push(facts);
     }
-    // Without its parameters it is unknown how many chunks have their own mapping.
+    // Without its parameters it is unknown how many chunks have their own mapping. What the walk
+    // left unread is missing in the figures of `mallinfo`; its caveats say so.
     if let Some(parameters) = parameters {
         mallinfo.hblks = parameters.n_mmaps;
         mallinfo.hblkhd = parameters.mmapped_bytes;

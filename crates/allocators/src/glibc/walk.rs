@@ -1,10 +1,11 @@
 //! Walks one range of an arena from chunk to chunk, in address order, and claims every byte of it.
 //!
-//! The size word of a chunk leads to the next chunk, whose lowest bit shows whether the chunk
-//! before it is in use. Chunks in thread caches look in use; their addresses are known beforehand
-//! ([`SpecialChunks`]). Chunks in fastbins look in use too and are recognised by their links
-//! ([`FastbinMode`]). An impossible size ends the chain: the walk then searches the next place
-//! where a long run of chunks is consistent, and counts the bytes skipped. It never goes back.
+//! The size word of a chunk leads to the next chunk; the lowest bit of that one's size word shows
+//! whether the chunk before it is in use. Chunks in thread caches look in use; their addresses are
+//! known beforehand ([`SpecialChunks`]). Chunks in fastbins look in use too and are recognised by
+//! their links ([`FastbinMode`]). An impossible size ends the chain: the walk then searches the
+//! next place where a long run of chunks is consistent, and counts the bytes skipped. It never goes
+//! back.
 
 mod seek;
 
@@ -136,8 +137,7 @@ impl<'a> Walker<'a> {
         self.has_given_up
     }
 
-    /// Ends the walk after the deadline, leaves the bytes up to `end` unread, and returns what no
-    /// other part holds.
+    /// Ends the walk, claims the bytes up to `end` as unread, and returns the part that they end.
     pub fn abandon(&mut self, end: u64) -> Part {
         self.leave_unread(end);
         self.walk(0, end)
@@ -405,7 +405,8 @@ impl<'a> Walker<'a> {
         self.start_section(end);
     }
 
-    /// A heap of a secondary arena ends in a chunk of 16 bytes, or of 0 bytes in its last 16.
+    /// Returns the end of the heap of a secondary arena if its fenceposts begin at `at`: one of 16
+    /// bytes and one of 0 bytes, or the latter alone.
     fn heap_end(&self, at: u64, head: u64) -> Option<u64> {
         let (remaining, bytes) = (self.region.end - at, head & !layout::SIZE_BITS);
         let is_end = matches!((remaining, bytes), (32, layout::FENCEPOST_BYTES) | (16, 0));
@@ -413,8 +414,8 @@ impl<'a> Walker<'a> {
     }
 
     /// Returns the end of the fenceposts at `at`, which malloc makes of the old top when the main
-    /// arena continues elsewhere: two of 16 bytes, or three if the top had `MINSIZE` and 16 bytes,
-    /// of which the first is a remainder too small to be freed (malloc.c, sysmalloc: "Shrink
+    /// arena continues elsewhere: two of 16 bytes, or three if the top had `MINSIZE` and 16 bytes;
+    /// the first one is then a remainder too small to be freed (malloc.c, sysmalloc: "Shrink
     /// old_top to insert fenceposts"). The old top ended on a page boundary, which distinguishes a
     /// third fencepost from foreign data after two.
     fn fenceposts_end(&mut self, at: u64, head: u64) -> Option<u64> {
@@ -505,6 +506,7 @@ impl<'a> Walker<'a> {
     }
 
     /// Returns the first chunk with its own mapping, which may be between pieces, in `from..until`.
+    /// Those that it misses after [`MAX_FAR_READS`] are missing in the count of `mmapped`.
     fn mmapped_before(&mut self, from: u64, until: u64) -> Option<MappedBlock> {
         if self.region.kind != RegionKind::Pieces {
             return None;

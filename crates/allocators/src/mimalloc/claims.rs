@@ -99,7 +99,7 @@ struct Claimer<'a> {
     counts: Counts,
 }
 
-/// Where the initialised blocks of a page are: one behind another, all of one size.
+/// Where the initialised blocks of a page are: adjacent to each other, all of one size.
 struct BlockGrid {
     /// Address of the first block.
     start: u64,
@@ -203,7 +203,7 @@ impl<'a> Claimer<'a> {
         } else {
             self.spans.start_span(grid.start, grid.block_bytes, grid.count)?;
             if lists != FreeLists::default() {
-                self.spans.read_span(grid.count * grid.block_bytes);
+                self.spans.read_span(grid.end - grid.start);
             }
             let listed_count = self.follow_list(lists.free, BlockState::Free)?
                 + self.follow_list(lists.local_free, BlockState::Free)?;

@@ -97,7 +97,7 @@ impl Collection {
 
     /// Chooses the thread whose collection releases most, the first of equals.
     fn choose_thread(&mut self, context: &Context<'_>, heap: &Heap) {
-        // The first thread is the main one.
+        // The first thread is the main one, if the FS base of that is known.
         let Some(&main) = context.fs_bases.first() else { return };
         // In a forked child the heaps of other threads are frozen, maybe mid-update: no call is
         // made.
@@ -112,8 +112,11 @@ impl Collection {
         for part in &heap.parts {
             releasable.add(part.range(), self.collector_of(part));
         }
-        let bytes =
-            |ranges: &[AddressRange]| ranges.iter().map(|range| context.resident_bytes(*range)).sum::<u64>();
+        // A freed segment is on the list, and so are its slices: the set counts them once.
+        let bytes = |ranges: &[AddressRange]| {
+            let ranges: RangeSet = ranges.iter().copied().collect();
+            ranges.iter().map(|range| context.resident_bytes(*range)).sum::<u64>()
+        };
         releasable.add_waiting(heap, |range| bytes(&[range]) > 0);
         let [ended_by_main, ended_by_other] =
             [true, false].map(|is_main| bytes(&releasable.of_ended_threads(is_main).ranges));
@@ -326,9 +329,20 @@ fn heaps_of_part(part: &Part) -> impl Iterator<Item = u64> + use<> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::spans::{Expire, Mask, PurgeSchedule};
     use super::*;
+    use strandline_process::map::AddressSpace;
+    use strandline_process::memory::Memory;
 
     const START: u64 = 0x200_0000_0000;
+
+    /// No memory.
+    struct Nothing;
+    impl Memory for Nothing {
+        fn read_some(&self, _: u64, _: &mut [u8]) -> usize {
+            0
+        }
+    }
 
     #[test]
     fn runs_go_back_where_each_slice_is_marked() {
@@ -359,6 +373,45 @@ mod tests {
         assert_eq!(released([0xffff_f000]), Vec::<u64>::new());
         assert_eq!(released([u64::MAX]), [8, 20, 8, 24]);
         assert_eq!(released([0]), Vec::<u64>::new());
+    }
+
+    #[test]
+    fn a_freed_segment_and_its_slices_count_once() {
+        let segment_bytes = 16 * SLICE_BYTES;
+        // The own slice of a segment, and a page with nothing live.
+        let segment = |number: u64, slices: u64| {
+            let start = START + number * segment_bytes;
+            let words = PageWords { structure: start, ..PageWords::default() };
+            [(0, 1, PartKind::Own), (1, slices, PartKind::Page(words))].map(|(first, past_last, kind)| Part {
+                start: start + first * SLICE_BYTES,
+                end: start + past_last * SLICE_BYTES,
+                kind,
+                release_unit: Some(start),
+                thread: Some(number + 1),
+            })
+        };
+        let mut heap = Heap { parts: [segment(0, 6), segment(1, 9)].concat(), ..Heap::default() };
+        // Slices of the first segment are due, of the second none.
+        let schedule = PurgeSchedule {
+            is_allowed: true,
+            expire: Expire::Due,
+            committed_slices: Mask::new([u64::MAX].into_iter()),
+            ..PurgeSchedule::default()
+        };
+        heap.purge_schedules.insert(START, schedule);
+        let mut collection =
+            Collection::new(&[START + SLICE_BYTES, START + segment_bytes + SLICE_BYTES], &[]);
+        collection.collect_rules = CollectRules {
+            arena_purge: ArenaPurge::AnyThread,
+            span_purge: SpanPurge::WhenDue,
+            ..CollectRules::default()
+        };
+        heap.collect_rules = collection.collect_rules;
+        let (space, _) = AddressSpace::parse(b"");
+        let all_resident = |range: AddressRange| vec![range];
+        let context = Context { fs_bases: &[1, 2], ..Context::of_image(&Nothing, &space, &all_resident) };
+        collection.choose_thread(&context, &heap);
+        assert_eq!(collection.chosen_thread, Some(2));
     }
 
     #[test]

@@ -359,6 +359,6 @@ pub const PURGED_IN_RUNS: [usize; 2] = [10, 11];
 pub const LARGE_BYTES: std::ops::RangeInclusive<u64> = (64 << 10) + 1..=512 << 10;
 /// Bytes of a run that is purged as a whole.
 pub const RUN_BYTES: u64 = 2 << 20;
-/// Words of an arena (`struct mi_arena_s`) that hold its number of slices and how many of them are
-/// its own.
+/// Words of an arena (`struct mi_arena_s`) that are read: its owner, its numbers of slices and its
+/// bitmaps are among them.
 pub const ARENA_WORDS: usize = 24;

@@ -178,14 +178,14 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
 fn unread_heaps_caveat(unread_heaps: UnreadHeaps) -> Caveat {
     let UnreadHeaps { count, first_segment, resident_bytes } = unread_heaps;
     let text = format!(
-        "the process has {} than strandline reads: their memory is on anonymous",
+        "the process has {} than strandline reads: that memory is on anonymous",
         counted(count as u64, "more mimalloc")
     );
     Caveat::new("mimalloc_left_out", format!("{first_segment:#x}"), resident_bytes, text)
 }
 
-/// Returns a reading without claims, for a heap of a build that encodes its lists, of which
-/// `bytes_read` were read.
+/// Returns a reading without claims, for a heap of a build that encodes its lists; `bytes_read` of
+/// it were read.
 fn encoded_reading(heap: &Heap, bytes_read: u64) -> Reading {
     let text = "most of its segments or pages are inconsistent, as in a build with MI_SECURE or MI_DEBUG, which encodes its \
                 lists: it is not read, and nothing is predicted";

@@ -19,8 +19,8 @@ const MAX_INFO_BYTES: u64 = 1 << 20;
 /// `reclaim` waits that long.
 const SOON_MILLISECONDS: u64 = 500;
 
-/// The word at an offset of `structures`, of which at least [`HEADER_BYTES`] bytes were read: all
-/// fixed fields are among them. The masks may end later, where nothing was ever written.
+/// The word at an offset of `structures`, which have at least [`HEADER_BYTES`] bytes: all words of
+/// every layout are among them.
 fn word(structures: &[u8], at: usize) -> u64 {
     word_at(structures, at).unwrap_or(0)
 }
@@ -87,14 +87,14 @@ pub struct Structures<'a> {
     pub end: u64,
     /// Number of their bytes, up to [`MAX_INFO_BYTES`].
     pub info_bytes: u64,
-    /// Their bytes; zeros where nothing was ever written.
+    /// Their bytes; zeros where a page was never written or is swapped out.
     bytes: Vec<u8>,
     /// Bytes read from the target.
     pub bytes_read: u64,
 }
 
 impl<'a> Structures<'a> {
-    /// Reads the structures; `None` if their recorded size is impossible.
+    /// Reads the structures; `None` if they are unreadable, or their recorded size is impossible.
     pub fn read(context: &Context<'_>, candidate: &'a Candidate) -> Option<Self> {
         let mut header = [0; HEADER_BYTES];
         context.memory.read(candidate.start, &mut header).ok()?;

@@ -10,7 +10,8 @@ const MIN_CHAIN: usize = 12;
 
 impl Walker<'_> {
     /// Returns the first multiple of `step`, from `from` on, at which a chain of chunks is
-    /// consistent; `None` if the region has no such place, or if the deadline passes.
+    /// consistent, or the top chunk. `None` if the region has no such place, or if the deadline
+    /// passes; after [`MAX_FAR_READS`] only the top chunk is such a place.
     pub(super) fn seek(&mut self, from: u64, step: u64) -> Option<u64> {
         let mut at = from.checked_next_multiple_of(step)?;
         while at + layout::MIN_CHUNK_BYTES <= self.region.end {
