@@ -87,7 +87,7 @@ impl FoundProcess {
     }
 }
 
-/// Writes it as the options of the command line.
+/// Writes it as options of the command line, without the one that leaves out descendants.
 impl fmt::Display for Selection {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut options: Vec<String> =

@@ -187,10 +187,10 @@ fn charge_bytes(group: &Group) -> Result<u64, GroupError> {
             why: format!("{name} holds no number; report this with `strandline doctor`'s output"),
         }),
         Err(_) if group.is_gone() => Err(GroupError::Gone { path: path() }),
-        Err(source) if source.kind() == io::ErrorKind::PermissionDenied => {
-            Err(GroupError::Io { path: group.folder.join(name).display().to_string(), source })
+        Err(source) if source.kind() == io::ErrorKind::NotFound => {
+            Err(GroupError::NotCounted { path: path(), why: why_not_counted(group) })
         }
-        Err(_) => Err(GroupError::NotCounted { path: path(), why: why_not_counted(group) }),
+        Err(source) => Err(GroupError::Io { path: group.folder.join(name).display().to_string(), source }),
     }
 }
 

@@ -141,11 +141,21 @@ impl SharedMemoryWalk {
                     continue;
                 }
             };
-            let Ok(entries) = Dir::read_from(&folder) else {
-                self.is_cut = true;
-                continue;
+            let entries = match Dir::read_from(&folder) {
+                Ok(entries) => entries,
+                Err(error) => {
+                    self.note_unread(error);
+                    continue;
+                }
             };
-            for entry in entries.flatten() {
+            for entry in entries {
+                let entry = match entry {
+                    Ok(entry) => entry,
+                    Err(error) => {
+                        self.note_unread(error);
+                        break;
+                    }
+                };
                 self.entries += 1;
                 if self.entries > MAX_ENTRIES || Instant::now() >= deadline {
                     self.is_cut = true;
