@@ -131,18 +131,12 @@ impl SharedMemoryWalk {
     fn walk(&mut self, top: &OwnedFd, point: &str, deadline: Instant, search: &mut FileSearch) {
         let mut unread_folders = vec![(String::from("."), 0)];
         while let Some((path, depth)) = unread_folders.pop() {
-            let folder = match openat2(top, path.as_str(), FOLDER_FLAGS, Mode::empty(), BELOW) {
-                Ok(folder) => folder,
+            let opened = openat2(top, path.as_str(), FOLDER_FLAGS, Mode::empty(), BELOW);
+            let (entries, folder) = match opened.and_then(|folder| Ok((Dir::read_from(&folder)?, folder))) {
+                Ok(opened) => opened,
                 // Another mount, which is walked on its own; or the mount is of a single file, as
                 // containers have many.
                 Err(Errno::XDEV | Errno::NOTDIR) => continue,
-                Err(error) => {
-                    self.note_unread(error);
-                    continue;
-                }
-            };
-            let entries = match Dir::read_from(&folder) {
-                Ok(entries) => entries,
                 Err(error) => {
                     self.note_unread(error);
                     continue;
