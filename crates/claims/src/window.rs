@@ -115,8 +115,8 @@ impl<'a> Window<'a> {
     }
 
     /// The two words at `address`, which must be 16-byte aligned and not below an earlier
-    /// `address`; zeros if the page is not resident or cannot be read. Everything in between is read
-    /// on the way.
+    /// `address`; zeros if the page is not resident or cannot be read. Everything in between is
+    /// read on the way.
     #[inline]
     pub fn pair(&mut self, address: u64) -> WordPair {
         if address >= self.end {

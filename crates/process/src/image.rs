@@ -409,8 +409,8 @@ pub fn image_at(process: &Process, space: &AddressSpace, address: u64) -> Option
     ElfFile::open(open_mapped_file(process, space.find(address)?).ok()?)
 }
 
-/// Whether the file of `mapping` is known to define one of `names` in its dynamic symbols; false for
-/// one that cannot be read.
+/// Whether the file of `mapping` is known to define one of `names` in its dynamic symbols; false
+/// for one that cannot be read.
 pub fn exports(process: &Process, mapping: &Mapping, names: &[&'static str]) -> bool {
     let image = open_mapped_file(process, mapping).ok().and_then(ElfFile::open);
     image.is_some_and(|image| !image.exported(names).is_empty())

@@ -9,8 +9,8 @@ use std::path::Path;
 use super::hierarchy::{Group, GroupError, Version};
 use crate::pages::PAGE_BYTES;
 
-/// A limit of at least this means no limit: without one, version 1 has PAGE_COUNTER_MAX, 2^63 less a
-/// page (include/linux/page_counter.h).
+/// A limit of at least this means no limit: without one, version 1 has PAGE_COUNTER_MAX, 2^63 less
+/// a page (include/linux/page_counter.h).
 pub const NO_LIMIT_BYTES: u64 = 1 << 62;
 /// Maximum number of attempts to read the parts without a change of the charge meanwhile.
 const MAX_ATTEMPTS: usize = 8;
