@@ -98,8 +98,8 @@ impl Mark {
 #[derive(Default)]
 pub struct Refinements {
     /// Leaf numbers in ascending order, only of leaves with resident private memory. Pointers
-    /// elsewhere are refused, so that a target cannot make strandline allocate more than it has
-    /// resident: a leaf takes less than a page.
+    /// elsewhere are refused, so that what strandline allocates is in proportion to what the target
+    /// has resident: a leaf takes a page, and its part of the table at most two.
     leaf_numbers: Vec<u64>,
     /// The leaf of each number.
     leaves: Vec<Leaf>,
@@ -225,7 +225,9 @@ impl Refinements {
         let mut end = 0;
         self.nested.retain(|range| {
             let is_apart = range.start >= end;
-            end = end.max(range.end);
+            if is_apart {
+                end = range.end;
+            }
             is_apart
         });
     }
@@ -471,7 +473,7 @@ mod tests {
     #[test]
     fn memory_of_others_is_found_in_the_block_that_holds_all_of_it() {
         let mut claims = Refinements::default();
-        claims.nest([(0x3000, 0x4000), (0x1000, 0x2000), (0x1800, 0x2800), (0x9000, 0x9000)]);
+        claims.nest([(0x3000, 0x4000), (0x1000, 0x2000), (0x1800, 0x3800), (0x9000, 0x9000)]);
         claims.nest([(0x7000, 0x9000), (0x4000, 0x5000)]);
         assert!(!claims.is_empty());
         let mut finder = claims.finder();

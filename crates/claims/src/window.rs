@@ -115,7 +115,8 @@ impl<'a> Window<'a> {
     }
 
     /// The two words at `address`, which must be 16-byte aligned and not below an earlier
-    /// `address`; zeros if the page is not resident. Everything in between is read on the way.
+    /// `address`; zeros if the page is not resident or cannot be read. Everything in between is
+    /// read on the way.
     #[inline]
     pub fn pair(&mut self, address: u64) -> WordPair {
         if address >= self.end {
@@ -133,7 +134,7 @@ impl<'a> Window<'a> {
     }
 
     /// The two words at any `address`, without moving the window. `None` if the page is not
-    /// resident.
+    /// resident or cannot be read.
     pub fn peek(&self, address: u64) -> Option<PeekedPair> {
         if let Some(pair) = self.pair_in_window(address) {
             return Some(PeekedPair { pair, is_far: false });

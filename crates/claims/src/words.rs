@@ -34,8 +34,8 @@ pub fn each_word(
 }
 
 /// Reads resident runs, `bytes_per_read` at a time, and passes the address and value of each
-/// nonzero word to `take` until it returns false; skips what cannot be read. Returns the number of
-/// bytes read.
+/// nonzero word to `take` until it returns false. Where memory cannot be read, it goes on with the
+/// next read. Returns the number of bytes read.
 pub fn each_word_in(
     memory: &dyn Memory,
     runs: impl IntoIterator<Item = impl Into<AddressRange>>,

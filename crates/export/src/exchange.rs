@@ -224,7 +224,7 @@ mod tests {
         let selection = Selection::new(request).unwrap();
         let message = |matched_any, count| match_message(matched_any, count, &selection);
         let first = message(None, 0).unwrap();
-        assert!(first.starts_with("no process matches --unit web.service yet"), "{first}");
+        assert!(first.starts_with("no process matches --unit web yet"), "{first}");
         assert_eq!(message(Some(false), 0), None);
         assert!(message(Some(false), 2).unwrap().ends_with(": 2"));
         assert_eq!((message(Some(true), 2), message(None, 2)), (None, None));

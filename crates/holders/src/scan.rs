@@ -511,9 +511,10 @@ impl<'a> Worker<'a> {
             for (index, word) in words.iter().enumerate() {
                 let word = u64::from_le_bytes(*word);
                 if word.wrapping_sub(low) < span {
-                    let next = words.get(index + 1).map_or(0, |next| u64::from_le_bytes(*next));
-                    if type_range.contains(next) {
-                        self.followers.push(Follower { index: self.words.len(), word: next });
+                    // Without the word after the last one of a window, a type may stay unknown.
+                    let next = words.get(index + 1).map(|next| u64::from_le_bytes(*next));
+                    if let Some(word) = next.filter(|&next| type_range.contains(next)) {
+                        self.followers.push(Follower { index: self.words.len(), word });
                     }
                     self.words.push(word);
                     self.holders.push(block - first);

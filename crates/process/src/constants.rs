@@ -10,7 +10,6 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::rc::Rc;
 
 use crate::image::{self, Segment};
 
@@ -25,7 +24,7 @@ pub struct Constants<'a> {
     file: &'a File,
     segments: Vec<Segment>,
     /// Cached blocks, by their offset in the file.
-    blocks: HashMap<u64, Rc<[u8]>>,
+    blocks: HashMap<u64, Vec<u8>>,
 }
 
 impl<'a> Constants<'a> {
@@ -35,33 +34,35 @@ impl<'a> Constants<'a> {
         Some(Self { file, segments, blocks: HashMap::new() })
     }
 
-    /// The string at `address` up to its zero byte; `None` if it is longer than `max_bytes` or not
-    /// printable ASCII.
+    /// The string at `address` up to its zero byte; `None` if it does not end in the segment that
+    /// contains the address, is longer than `max_bytes`, or is not printable ASCII.
     pub fn text(&mut self, address: u64, max_bytes: usize) -> Option<String> {
-        let mut offset = self.segments.iter().find_map(|segment| segment.part_from(address))?.offset;
+        let part = self.segments.iter().find_map(|segment| segment.part_from(address))?;
+        let (mut offset, end) = (part.offset, part.offset.checked_add(part.bytes)?);
         let mut text = String::new();
         loop {
-            let block = self.block(offset - offset % BLOCK_BYTES);
-            let bytes = block.get((offset % BLOCK_BYTES) as usize..).filter(|bytes| !bytes.is_empty())?;
-            for &byte in bytes {
+            let block_start = offset - offset % BLOCK_BYTES;
+            let in_block = (offset - block_start) as usize..(end - block_start).min(BLOCK_BYTES) as usize;
+            let block = self.block(block_start);
+            let bytes = block.get(in_block.start..in_block.end.min(block.len()));
+            for &byte in bytes.filter(|bytes| !bytes.is_empty())? {
                 match byte {
                     0 => return Some(text),
                     b' '..=b'~' if text.len() < max_bytes => text.push(char::from(byte)),
                     _ => return None,
                 }
             }
-            offset = offset.checked_add(bytes.len() as u64)?;
+            offset = block_start.checked_add(in_block.end as u64)?;
         }
     }
 
     /// The block at `offset`, a multiple of its size; shorter at the end of the file.
-    fn block(&mut self, offset: u64) -> Rc<[u8]> {
-        if self.blocks.len() >= MAX_BLOCKS {
+    fn block(&mut self, offset: u64) -> &[u8] {
+        if self.blocks.len() >= MAX_BLOCKS && !self.blocks.contains_key(&offset) {
             self.blocks.clear();
         }
         let file = self.file;
-        let read = || Rc::<[u8]>::from(read_some(file, offset, BLOCK_BYTES as usize));
-        Rc::clone(self.blocks.entry(offset).or_insert_with(read))
+        self.blocks.entry(offset).or_insert_with(|| read_some(file, offset, BLOCK_BYTES as usize))
     }
 }
 
@@ -92,12 +93,15 @@ mod tests {
         let mut constants = Constants::parse(&file).unwrap();
         let bytes = std::fs::read("/proc/self/exe").unwrap();
         let offset = position_of(&bytes, TEXT.as_bytes()) as u64;
-        let is_in = |segment: &&Segment| (segment.offset..segment.offset + segment.bytes).contains(&offset);
-        let segment = constants.segments.iter().find(is_in).unwrap();
+        let is_in = |segment: &Segment| (segment.offset..segment.offset + segment.bytes).contains(&offset);
+        let index = constants.segments.iter().position(is_in).unwrap();
+        let segment = constants.segments[index];
         let address = offset - segment.offset + segment.start;
         assert_eq!(constants.text(address, 100).as_deref(), TEXT.strip_suffix('\0'));
         assert_eq!(constants.text(address, 10), None, "longer than wanted");
         assert_eq!(constants.text(u64::MAX - 3, 100), None);
+        constants.segments[index].bytes = offset - segment.offset + TEXT.len() as u64 - 1;
+        assert_eq!(constants.text(address, 100), None, "its zero byte is not in the segment");
         assert!(Constants::parse(&File::open("/etc/passwd").unwrap()).is_none());
     }
 

@@ -24,9 +24,9 @@ use crate::pages::page_of;
 use crate::procfs::Process;
 
 /// Size limit of files that are parsed, in bytes.
-pub const MAX_FILE_BYTES: u64 = 512 << 20;
+const MAX_FILE_BYTES: u64 = 512 << 20;
 /// Size limit of a table (symbols, strings, call frame information), in bytes.
-pub const MAX_TABLE_BYTES: u64 = 64 << 20;
+const MAX_TABLE_BYTES: u64 = 64 << 20;
 /// Limit on bytes read for one parse: `object` keeps every piece until the parse ends.
 const MAX_PARSE_BYTES: u64 = 256 << 20;
 /// Limit on the length of a symbol name with its terminator, in bytes: without it, a table without

@@ -207,11 +207,12 @@ impl ElfFile {
         }
     }
 
-    /// Reads `bytes` bytes (at most 4096) of initialised data at an address before relocation.
+    /// Reads `bytes` bytes of initialised data at an address before relocation; `None` if they are
+    /// not all in one segment, or more than 4,096.
     pub fn bytes_at(&self, address: u64, bytes: u64) -> Option<Vec<u8>> {
         let fits = |segment: &Segment| segment.part_from(address).filter(|part| part.bytes >= bytes);
-        let part = segments(&self.file, &self.header)?.iter().find_map(fits)?;
-        read(&self.file, part.offset, bytes.min(MAX_DATA_BYTES))
+        let part = segments(&self.file, &self.header)?.iter().find_map(fits);
+        read(&self.file, part.filter(|_| bytes <= MAX_DATA_BYTES)?.offset, bytes)
     }
 
     /// Where the file has read-only data that is searched for strings, as offsets.
@@ -227,11 +228,13 @@ impl ElfFile {
         let mut texts = vec![None; needles.len()];
         let Some(Range { start: mut at, end }) = self.read_only_data() else { return texts };
         while at < end && texts.iter().any(Option::is_none) {
-            // Blocks overlap by the maximum string length, so that no string is cut at a border.
+            // Blocks overlap by the maximum string length, so that no string is cut at a border:
+            // what begins in the overlap is whole in the next block.
             let block_bytes = (end - at).min((BLOCK_BYTES + MAX_STRING_BYTES) as u64);
             let Some(block) = read(&self.file, at, block_bytes) else { break };
             for (needle, text) in needles.iter().zip(&mut texts).filter(|(_, text)| text.is_none()) {
                 *text = memchr::memmem::find(&block, needle.as_bytes())
+                    .filter(|&position| position < BLOCK_BYTES)
                     .map(|position| printable(&block[position..], MAX_STRING_BYTES));
             }
             at += BLOCK_BYTES as u64;
@@ -406,8 +409,8 @@ pub fn image_at(process: &Process, space: &AddressSpace, address: u64) -> Option
     ElfFile::open(open_mapped_file(process, space.find(address)?).ok()?)
 }
 
-/// Whether the file of `mapping` is known to define one of `names` in its dynamic symbols. Reads
-/// each table once; for files with very many unrelated symbols.
+/// Whether the file of `mapping` is known to define one of `names` in its dynamic symbols; false
+/// for one that cannot be read.
 pub fn exports(process: &Process, mapping: &Mapping, names: &[&'static str]) -> bool {
     let image = open_mapped_file(process, mapping).ok().and_then(ElfFile::open);
     image.is_some_and(|image| !image.exported(names).is_empty())
@@ -481,6 +484,31 @@ mod tests {
         // The bss ends at 0x406001.
         assert_eq!(memory_span(&file(&bytes)), Some(0x7000));
         assert_eq!(memory_span(&file(b"no program")), None);
+    }
+
+    #[test]
+    fn a_string_at_the_border_of_two_blocks_is_whole() {
+        let (names, data) = (b"\0.rodata\0\0\0\0\0\0\0", BLOCK_BYTES + 2 * MAX_STRING_BYTES);
+        let mut bytes = vec![0; HEADER_BYTES + 2 * SECTION_BYTES + names.len() + data];
+        let rodata = bytes.len() - data;
+        let mut set = |at: usize, value: &[u8]| bytes[at..][..value.len()].copy_from_slice(value);
+        set(0, b"\x7fELF\x02\x01");
+        set(E_SHOFF, &HEADER_BYTES.to_le_bytes());
+        set(E_SHENTSIZE, &[SECTION_BYTES as u8, 0, 2, 0]);
+        // The section of names is the first. Name, kind, offset and size.
+        for (index, (kind, name, at, size)) in
+            [(3, 0, rodata - names.len(), names.len()), (1, 1, rodata, data)].into_iter().enumerate()
+        {
+            let entry = HEADER_BYTES + index * SECTION_BYTES;
+            set(entry, &[name, 0, 0, 0, kind]);
+            set(entry + 24, &at.to_le_bytes());
+            set(entry + 32, &size.to_le_bytes());
+        }
+        set(rodata - names.len(), names);
+        let text = "lib/python3.11 and more, to the end of what is returned";
+        set(rodata + BLOCK_BYTES + MAX_STRING_BYTES - 13, text.as_bytes());
+        let image = ElfFile::open(file(&bytes)).unwrap();
+        assert_eq!(image.strings(&["lib/python3."]), [Some(text.to_owned())]);
     }
 
     #[test]

@@ -15,10 +15,7 @@ pub const DELETED_SUFFIX: &str = " (deleted)";
 
 /// The last part of a path, without the kernel's ` (deleted)`.
 pub fn file_name(path: &str) -> &str {
-    last_part(path.strip_suffix(DELETED_SUFFIX).unwrap_or(path))
-}
-
-fn last_part(path: &str) -> &str {
+    let path = path.strip_suffix(DELETED_SUFFIX).unwrap_or(path);
     path.rsplit('/').next().unwrap_or(path)
 }
 
@@ -109,9 +106,9 @@ impl Mapping {
         FileId { device: self.device, inode: self.inode }
     }
 
-    /// The last part of its name.
+    /// The last part of its name: see [`file_name`].
     pub fn file_name(&self) -> &str {
-        last_part(&self.name)
+        file_name(&self.name)
     }
 
     /// Whether it is private memory without a file: `[heap]`, `[stack]`, `[anon:…]` or unnamed.
@@ -254,7 +251,7 @@ mod tests {
         let heap = space.find(0x55d0_c0de_0010).unwrap();
         assert!(heap.is_private_anonymous());
         let file = space.find(0x7f00_0000_0000).unwrap();
-        assert_eq!(file.name, "/usr/lib/a b.so (deleted)");
+        assert_eq!((file.name.as_str(), file.file_name()), ("/usr/lib/a b.so (deleted)", "a b.so"));
         assert_eq!(file.device, DeviceNumber { major: 0xfe, minor: 0x0a });
         assert!(file.permissions.execute && !file.permissions.write);
         assert!(space.find(0x7f00_0003_0000).unwrap().permissions.shared);

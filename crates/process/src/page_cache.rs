@@ -1,4 +1,5 @@
-//! A cache of target pages, for following pointers: lists and trees jump, but mostly not far.
+//! A cache of target pages, for following pointers: the next node of a list or tree is mostly on a
+//! page that was read shortly before.
 
 use std::ops::Range;
 
@@ -41,16 +42,16 @@ impl<'a> PageCache<'a> {
 
     /// Returns the bytes of a page; reads it if it is not in the cache.
     #[inline]
-    fn page(&mut self, page: u64) -> Option<&[u8]> {
-        let slot = (page / PAGE_BYTES) as usize & (self.slot_count - 1);
-        if self.tags.get(slot) != Some(&page) {
-            self.fill(page, slot)?;
+    fn page(&mut self, page_start: u64) -> Option<&[u8]> {
+        let slot = (page_start / PAGE_BYTES) as usize & (self.slot_count - 1);
+        if self.tags.get(slot) != Some(&page_start) {
+            self.fill(page_start, slot)?;
         }
         self.groups.get(slot / PAGES_PER_GROUP)?.get(bytes_in_group(slot))
     }
 
     /// Reads a page into a slot; `None`, with the slot empty, if it cannot be read.
-    fn fill(&mut self, page: u64, slot: usize) -> Option<()> {
+    fn fill(&mut self, page_start: u64, slot: usize) -> Option<()> {
         if self.tags.is_empty() {
             self.tags = vec![EMPTY; self.slot_count];
             self.groups = vec![ReadBuffer::default(); self.slot_count.div_ceil(PAGES_PER_GROUP)];
@@ -62,8 +63,8 @@ impl<'a> PageCache<'a> {
         let bytes = group.get_mut(bytes_in_group(slot))?;
         let tag = self.tags.get_mut(slot)?;
         *tag = EMPTY;
-        self.memory.read(page, bytes).ok()?;
-        *tag = page;
+        self.memory.read(page_start, bytes).ok()?;
+        *tag = page_start;
         self.bytes_read += PAGE_BYTES;
         Some(())
     }

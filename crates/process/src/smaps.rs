@@ -80,7 +80,7 @@ pub struct Counts {
     /// Pss: resident bytes, with shared pages divided by the number of sharers.
     pub pss_bytes: u64,
     /// Pss_Anon: the anonymous part of Pss. The parts are only in smaps_rollup (Linux 5.4 and
-    /// later).
+    /// later): see [`Counts::has_pss_parts`].
     pub pss_anonymous_bytes: u64,
     /// Pss_File: the file part.
     pub pss_file_bytes: u64,
@@ -153,6 +153,12 @@ impl Counts {
     /// Bytes on pages that no other process maps.
     pub fn private_bytes(&self) -> u64 {
         self.private_clean_bytes.saturating_add(self.private_dirty_bytes)
+    }
+
+    /// Whether the parts of Pss are known.
+    pub fn has_pss_parts(&self) -> bool {
+        let parts = [self.pss_anonymous_bytes, self.pss_file_bytes, self.pss_shmem_bytes];
+        self.pss_bytes == 0 || parts.iter().any(|&bytes| bytes > 0)
     }
 
     /// Both kinds of hugetlb bytes.

@@ -92,8 +92,8 @@ pub enum End {
         instruction: u64,
         /// The reason.
         reason: &'static str,
-        /// Whether the code there comes from a file without unwind tables (Go, for example): it can
-        /// never be followed.
+        /// Whether the code there comes from a file without unwind tables (Go, for example), or
+        /// whose tables cannot be read: it can never be followed.
         has_no_unwind_tables: bool,
     },
 }

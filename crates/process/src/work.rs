@@ -6,11 +6,12 @@ use std::time::Instant;
 /// Maximum number of threads.
 const MAX_WORKERS: usize = 64;
 
-/// Runs `work` on `workers` threads, this one included, and returns the results, without those of
-/// threads that panicked.
+/// Runs `work` on `workers` threads, this one included, or on as many as the system allows, and
+/// returns the results, without those of threads that panicked.
 pub fn on_threads<S: Send>(workers: usize, work: impl Fn() -> S + Sync) -> Vec<S> {
     std::thread::scope(|scope| {
-        let other_threads: Vec<_> = (1..workers.clamp(1, MAX_WORKERS)).map(|_| scope.spawn(&work)).collect();
+        let start = |_| std::thread::Builder::new().spawn_scoped(scope, &work).ok();
+        let other_threads: Vec<_> = (1..workers.clamp(1, MAX_WORKERS)).map_while(start).collect();
         let own_result = work();
         let other_results = other_threads.into_iter().filter_map(|thread| thread.join().ok());
         std::iter::once(own_result).chain(other_results).collect()

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use regex_lite::Regex;
 use strandline_process::control_groups::{memberships, mount_points};
-use strandline_process::group::find::pod_uid;
+use strandline_process::group::find::{is_unit, pod_uid};
 use strandline_process::map::file_name;
 use strandline_process::procfs::{self, Process, Stat};
 use strandline_process::snapshot;
@@ -37,7 +37,7 @@ pub struct Selection {
     names: Vec<Regex>,
     /// Paths as in /proc/PID/cgroup.
     groups: Vec<String>,
-    /// Names with their suffix.
+    /// See [`is_unit`].
     units: Vec<String>,
     selects_pods: bool,
     selects_all: bool,
@@ -87,7 +87,7 @@ impl FoundProcess {
     }
 }
 
-/// Writes it as the options of the command line.
+/// Writes it as options of the command line, without the one that leaves out descendants.
 impl fmt::Display for Selection {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut options: Vec<String> =
@@ -128,10 +128,7 @@ impl Selection {
             processes: pids.iter().map(key).collect::<Result<_, _>>()?,
             names: names.iter().map(expression).collect::<Result<_, _>>()?,
             groups: groups.iter().map(|path| group_path(path, &mounts)).collect(),
-            units: units
-                .into_iter()
-                .map(|unit| if unit.contains('.') { unit } else { unit + ".service" })
-                .collect(),
+            units,
             selects_pods,
             selects_all,
             adds_descendants,
@@ -178,7 +175,8 @@ impl Selection {
 
     /// Whether a component of a group's path is a chosen unit or pod.
     fn selects_component(&self, component: &str) -> bool {
-        (self.selects_pods && pod_uid(component).is_some()) || self.units.iter().any(|unit| component == unit)
+        (self.selects_pods && pod_uid(component).is_some())
+            || self.units.iter().any(|unit| is_unit(component, unit))
     }
 
     fn selects_groups(&self) -> bool {
@@ -354,8 +352,10 @@ mod tests {
             Selection::new(request).unwrap().requested_groups(paths.into_iter().chain(paths))
         };
         let units = SelectionRequest { units: vec!["web".to_owned()], ..SelectionRequest::default() };
-        assert_eq!(Selection::new(units.clone()).unwrap().to_string(), "--unit web.service");
+        assert_eq!(Selection::new(units.clone()).unwrap().to_string(), "--unit web");
         assert_eq!(requested(units), ["/system.slice/web.service", "/../é/web.service"]);
+        let empty = SelectionRequest { units: vec![String::new()], ..SelectionRequest::default() };
+        assert!(requested(empty).is_empty());
         let pods = SelectionRequest { selects_pods: true, ..SelectionRequest::default() };
         assert_eq!(requested(pods), [format!("/kubepods/{pod}")]);
         let groups = SelectionRequest { groups: vec!["/a/".to_owned()], ..SelectionRequest::default() };

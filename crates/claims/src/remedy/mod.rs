@@ -113,7 +113,7 @@ impl Spec {
 }
 
 /// Refuses, and explains how the program can do it.
-pub fn refuse_with_advice(request: &Request<'_>) -> Answer {
+fn refuse_with_advice(request: &Request<'_>) -> Answer {
     Answer::Refused(match request.remedy {
         Some(remedy) => format!("it is advice only; do it in the program: {}", remedy.how),
         None => format!(

@@ -92,11 +92,6 @@ pub enum Refusal {
     },
 }
 
-/// The process's directory in /proc is gone.
-const ENOENT: i32 = 2;
-/// The process is gone.
-const ESRCH: i32 = 3;
-
 impl Refusal {
     /// Whether the target had begun to run the remedy. Otherwise nothing in it was changed.
     pub fn touched(&self) -> bool {
@@ -107,10 +102,29 @@ impl Refusal {
     /// allowed, or the error itself. `what` names the step: `reading smaps`, `stopping thread 17`.
     pub fn from_io(process: &Process, what: impl Into<String>, source: io::Error) -> Self {
         let pid = process.pid();
-        Self::Process(match source.raw_os_error() {
-            Some(ENOENT | ESRCH) => Error::Ended { pid },
-            _ if source.kind() == io::ErrorKind::PermissionDenied => admission::refused(process),
-            _ => Error::Io { pid, what: what.into(), source },
+        Self::Process(if process.means_ended(&source) {
+            Error::Ended { pid }
+        } else if source.kind() == io::ErrorKind::PermissionDenied {
+            admission::refused(process)
+        } else {
+            Error::Io { pid, what: what.into(), source }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_file_does_not_end_a_process() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let process = Process::open(child.id().cast_signed()).unwrap();
+        let refusal =
+            || Refusal::from_io(&process, "opening its /tmp", io::Error::from(io::ErrorKind::NotFound));
+        assert!(matches!(refusal(), Refusal::Process(Error::Io { .. })), "it runs");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(matches!(refusal(), Refusal::Process(Error::Ended { .. })));
     }
 }

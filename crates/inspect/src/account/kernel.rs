@@ -27,10 +27,9 @@ pub fn figures(frozen: &FrozenState, status: &Status, shmem_bytes: u64) -> Kerne
 
 /// The parts of the proportional set size, if the kernel reports them.
 fn pss_parts(rollup: &Counts) -> Option<PssParts> {
-    let parts = PssParts {
+    rollup.has_pss_parts().then_some(PssParts {
         anonymous_bytes: rollup.pss_anonymous_bytes,
         file_bytes: rollup.pss_file_bytes,
         shmem_bytes: rollup.pss_shmem_bytes,
-    };
-    (rollup.pss_bytes == 0 || parts != PssParts::default()).then_some(parts)
+    })
 }

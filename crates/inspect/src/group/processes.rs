@@ -36,9 +36,12 @@ impl ProcessCounts {
     /// Its anonymous bytes: its share, or else all. 0 if neither is known: its pages are then on
     /// the row of those in no process.
     pub fn anonymous_or_share_bytes(&self) -> u64 {
-        let share = self.shares.map(|counts| counts.pss_anonymous_bytes);
-        // Before Linux 5.4 there is no share of the anonymous pages alone.
-        share.filter(|&bytes| bytes > 0).or(self.anonymous_bytes).unwrap_or(0)
+        self.anonymous_share_bytes().or(self.anonymous_bytes).unwrap_or(0)
+    }
+
+    /// Its share of the anonymous pages alone; `None` before Linux 5.4.
+    fn anonymous_share_bytes(&self) -> Option<u64> {
+        self.shares.filter(Counts::has_pss_parts).map(|counts| counts.pss_anonymous_bytes)
     }
 
     /// The part of these that was released with MADV_FREE and not dropped yet.
@@ -118,7 +121,7 @@ impl GroupProcesses {
                 .get(counts.group)
                 .map_or_else(String::new, |path| format!("/{}", path.to_string_lossy())),
             rss_bytes: counts.rss_bytes,
-            pss_anonymous_bytes: counts.shares.map(|shares| shares.pss_anonymous_bytes),
+            pss_anonymous_bytes: counts.anonymous_share_bytes(),
             anonymous_bytes: counts.anonymous_bytes,
             swap_bytes: counts.swap_bytes,
             threads: counts.threads,

@@ -33,20 +33,28 @@ pub struct ChargeSampler {
     page_groups: File,
 }
 
-/// Pages of a sample.
+/// The pages that a sample represents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
-    /// The sampled pages.
-    pub sampled_pages: u64,
-    /// The sampled pages that are charged to the groups.
+    /// The cached pages of the windows in which pages were sampled.
+    pub cached_pages: u64,
+    /// Of those, the pages that are charged to the groups, by the sampled pages of each window.
     pub charged_pages: u64,
 }
 
 impl Sample {
+    /// Adds a window, in which `charged_samples` of `samples` pages are charged to the groups.
+    fn add_window(&mut self, cached_pages: u64, samples: u64, charged_samples: u64) {
+        if let Some(charged_pages) = (cached_pages * charged_samples).checked_div(samples) {
+            self.cached_pages += cached_pages;
+            self.charged_pages += charged_pages;
+        }
+    }
+
     /// The part of `bytes` that the sample represents; `None` for an empty one.
     pub fn share_of(self, bytes: u64) -> Option<u64> {
         let share = (u128::from(bytes) * u128::from(self.charged_pages))
-            .checked_div(u128::from(self.sampled_pages))?;
+            .checked_div(u128::from(self.cached_pages))?;
         let share = u64::try_from(share).ok()?;
         Some(share.checked_next_multiple_of(PAGE_BYTES).unwrap_or(bytes).min(bytes))
     }
@@ -65,11 +73,12 @@ impl ChargeSampler {
     /// queried are not in the sample; `None` if no cached page is.
     pub fn sample(&self, file: &File, size_bytes: u64) -> Option<Sample> {
         let window_count = size_bytes.div_ceil(WINDOW_BYTES).clamp(1, MAX_WINDOWS);
+        let window_bytes = size_bytes.div_ceil(window_count).min(WINDOW_BYTES);
         let mut sample = Sample::default();
         for number in 0..window_count {
             let start = u128::from(size_bytes) * u128::from(number) / u128::from(window_count);
             let start = page_of(u64::try_from(start).ok()?);
-            let bytes = size_bytes.saturating_sub(start).min(WINDOW_BYTES).next_multiple_of(PAGE_BYTES);
+            let bytes = size_bytes.saturating_sub(start).min(window_bytes).next_multiple_of(PAGE_BYTES);
             let Ok(window) = FileWindow::new(file, start, usize::try_from(bytes).ok()?) else { continue };
             let Ok(resident) = window.resident_pages() else { continue };
             let pages: Vec<usize> = resident
@@ -78,15 +87,17 @@ impl ChargeSampler {
                 .filter(|(_, is_resident)| **is_resident)
                 .map(|(page, _)| page)
                 .collect();
-            let sampled_pages = (pages.len() / PAGES_PER_SAMPLE).clamp(MIN_SAMPLED_PAGES, MAX_SAMPLED_PAGES);
-            let step = pages.len().div_ceil(sampled_pages).max(1);
+            let wanted_samples = (pages.len() / PAGES_PER_SAMPLE).clamp(MIN_SAMPLED_PAGES, MAX_SAMPLED_PAGES);
+            let step = pages.len().div_ceil(wanted_samples).max(1);
+            let (mut samples, mut charged_samples) = (0, 0);
             for &page in pages.iter().step_by(step) {
                 let Some(group) = self.group_of(&window, page) else { continue };
-                sample.sampled_pages += 1;
-                sample.charged_pages += u64::from(self.groups.contains(&group));
+                samples += 1;
+                charged_samples += u64::from(self.groups.contains(&group));
             }
+            sample.add_window(pages.len() as u64, samples, charged_samples);
         }
-        (sample.sampled_pages > 0).then_some(sample)
+        (sample.cached_pages > 0).then_some(sample)
     }
 
     /// The inode of the group that a page of the window is charged to, as the kernel has it: 0 for
@@ -120,13 +131,22 @@ mod tests {
     #[test]
     fn a_share_is_complete_pages_and_at_most_the_file() {
         let share =
-            |charged_pages, sampled_pages| Sample { sampled_pages, charged_pages }.share_of(10 * PAGE_BYTES);
+            |charged_pages, cached_pages| Sample { cached_pages, charged_pages }.share_of(10 * PAGE_BYTES);
         assert_eq!(share(1, 2), Some(5 * PAGE_BYTES));
         assert_eq!(share(0, 7), Some(0));
         assert_eq!(share(7, 7), Some(10 * PAGE_BYTES));
         assert_eq!(share(1, 3), Some(4 * PAGE_BYTES));
         assert_eq!(share(0, 0), None);
-        assert_eq!(Sample { sampled_pages: 3, charged_pages: 3 }.share_of(u64::MAX - 5), Some(u64::MAX - 5));
+        assert_eq!(Sample { cached_pages: 3, charged_pages: 3 }.share_of(u64::MAX - 5), Some(u64::MAX - 5));
+    }
+
+    #[test]
+    fn windows_count_by_their_cached_pages() {
+        let mut sample = Sample::default();
+        (0..15).for_each(|_| sample.add_window(4, 4, 0));
+        sample.add_window(940, 4, 4);
+        sample.add_window(100, 0, 0);
+        assert_eq!(sample, Sample { cached_pages: 1000, charged_pages: 940 });
     }
 
     #[test]
@@ -144,7 +164,7 @@ mod tests {
         file.write_all(&[1; 100 * PAGE_BYTES as usize]).unwrap();
         // Without CAP_SYS_ADMIN there are no frame numbers.
         let Some(sample) = sampler.sample(&file, 100 * PAGE_BYTES) else { return };
-        assert!(sample.sampled_pages >= 3 && sample.charged_pages == sample.sampled_pages, "{sample:?}");
+        assert!(sample.cached_pages >= 3 && sample.charged_pages == sample.cached_pages, "{sample:?}");
         let other_sampler = ChargeSampler::new(BTreeSet::from([u64::MAX])).unwrap();
         assert_eq!(other_sampler.sample(&file, 100 * PAGE_BYTES).map(|sample| sample.charged_pages), Some(0));
         assert_eq!(sampler.sample(&tempfile::tempfile().unwrap(), 0), None);

@@ -97,7 +97,7 @@ pub struct Files {
     pub unlisted_processes: u64,
     /// Whether the pages of files were sampled for their groups.
     pub is_sampled: bool,
-    /// Number of larger files that were not sampled, for lack of time.
+    /// Number of larger files that were not sampled: for lack of time if others were.
     pub unsampled_files: u64,
 }
 
@@ -221,8 +221,8 @@ impl FileSearch {
                 self.files.remote_files += 1;
                 continue;
             }
-            // Notes the name: a descriptor of the same file need not be opened too.
-            self.is_new_name(namespace, &mapping.name);
+            // A descriptor of the same file need not be opened too.
+            self.note_name(namespace, &mapping.name);
             match open_mapped_file(process, mapping) {
                 Ok(file) => self.add(file, &mapping.name, FileUse::OpenOrMapped),
                 Err(_) => self.files.unreadable_files += 1,
@@ -247,7 +247,7 @@ impl FileSearch {
             // Sockets, pipes and the like have names without a slash.
             let is_file =
                 name.starts_with('/') && !name.starts_with("/dev/") || name.starts_with("/dev/shm/");
-            if !is_file || !self.is_new_name(namespace, &name) {
+            if !is_file || !self.note_name(namespace, &name) {
                 continue;
             }
             let number = entry.file_name();
@@ -275,9 +275,9 @@ impl FileSearch {
         self.is_remote(|mount| mount.id == id)
     }
 
-    /// Whether a name is seen for the first time. A deleted file shares its name with others, and
-    /// one of an unknown namespace may: they count as new.
-    fn is_new_name(&mut self, namespace: Option<u64>, name: &str) -> bool {
+    /// Notes a name; returns whether it is new. A deleted file shares its name with others, and one
+    /// of an unknown namespace may: they always count as new.
+    fn note_name(&mut self, namespace: Option<u64>, name: &str) -> bool {
         if name.ends_with(DELETED_SUFFIX) || namespace.is_none() {
             return true;
         }
@@ -306,7 +306,6 @@ impl FileSearch {
             return;
         }
         let path = name.strip_suffix(DELETED_SUFFIX).unwrap_or(name);
-        let is_sampled = count.cached_bytes >= MIN_SAMPLED_BYTES;
         self.files.files.push(CachedFile {
             path: path.to_owned(),
             is_deleted: path.len() < name.len() || metadata.nlink() == 0,
@@ -317,7 +316,7 @@ impl FileSearch {
             writeback_bytes: count.writeback_bytes,
             charged_bytes: None,
             size_bytes: metadata.len(),
-            open: is_sampled.then_some(file),
+            open: (count.cached_bytes >= MIN_SAMPLED_BYTES).then_some(file),
         });
         self.shrink();
     }
@@ -365,7 +364,7 @@ impl FileSearch {
 
 /// Whether a file is on the kernel's own tmpfs, which is not mounted.
 fn is_on_kernels_tmpfs(name: &str) -> bool {
-    ["/memfd:", "/SYSV", "/dev/zero"].iter().any(|start| name.starts_with(start))
+    name.starts_with("/memfd:") || name.starts_with("/SYSV")
 }
 
 /// Sorts files by their bytes in the page cache, the largest first.

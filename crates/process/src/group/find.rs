@@ -45,9 +45,7 @@ impl GroupOwner {
             Self::Container(id) => {
                 container_id(folder).is_some_and(|whole_id| whole_id.starts_with(id.as_str()))
             }
-            Self::Unit(unit) => {
-                folder == unit || (!unit.contains('.') && folder.strip_suffix(".service") == Some(unit))
-            }
+            Self::Unit(unit) => is_unit(folder, unit),
             Self::Pod(uid) => pod_uid(folder).is_some_and(|folder_uid| &folder_uid == uid),
         }
     }
@@ -100,6 +98,12 @@ impl GroupOwner {
             Self::Pod(_) => "does it run on this node (kubectl get pod -o wide)?",
         }
     }
+}
+
+/// Whether a folder is that of a unit of systemd; the type of a service may be left out. A name may
+/// contain dots.
+pub fn is_unit(folder: &str, unit: &str) -> bool {
+    !unit.is_empty() && (folder == unit || folder.strip_suffix(".service") == Some(unit))
 }
 
 /// The id in the name of a container's folder: `docker-ID.scope`, `cri-containerd-ID.scope`,
@@ -405,15 +409,15 @@ mod tests {
         let name = uid.replace('-', "_");
         let slice = format!("kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{name}.slice");
         let (_folder, hierarchy) =
-            tree(&[slice.clone(), "system.slice/web.service".into(), "user.slice".into()]);
+            tree(&[slice.clone(), "system.slice/web-1.2.service".into(), "user.slice".into()]);
         for written in [uid, &name, &uid.to_uppercase(), &format!("pod{uid}")] {
             assert_eq!(find(&hierarchy, GroupOwner::Pod(written.to_owned())), Ok(format!("/{slice}")));
         }
         assert!(find(&hierarchy, GroupOwner::Pod("web".into())).unwrap_err().contains("kubectl"));
-        for unit in ["web", "web.service"] {
+        for unit in ["web-1.2", "web-1.2.service"] {
             assert_eq!(
                 find(&hierarchy, GroupOwner::Unit(unit.into())).as_deref(),
-                Ok("/system.slice/web.service")
+                Ok("/system.slice/web-1.2.service")
             );
         }
         assert_eq!(find(&hierarchy, GroupOwner::Unit("user.slice".into())).as_deref(), Ok("/user.slice"));

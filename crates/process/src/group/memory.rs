@@ -9,7 +9,8 @@ use std::path::Path;
 use super::hierarchy::{Group, GroupError, Version};
 use crate::pages::PAGE_BYTES;
 
-/// A limit of version 1 at or above this means no limit (PAGE_COUNTER_MAX, rounded down to pages).
+/// A limit of at least this means no limit: without one, version 1 has PAGE_COUNTER_MAX, 2^63 less
+/// a page (include/linux/page_counter.h).
 pub const NO_LIMIT_BYTES: u64 = 1 << 62;
 /// Maximum number of attempts to read the parts without a change of the charge meanwhile.
 const MAX_ATTEMPTS: usize = 8;
@@ -187,10 +188,10 @@ fn charge_bytes(group: &Group) -> Result<u64, GroupError> {
             why: format!("{name} holds no number; report this with `strandline doctor`'s output"),
         }),
         Err(_) if group.is_gone() => Err(GroupError::Gone { path: path() }),
-        Err(source) if source.kind() == io::ErrorKind::PermissionDenied => {
-            Err(GroupError::Io { path: group.folder.join(name).display().to_string(), source })
+        Err(source) if source.kind() == io::ErrorKind::NotFound => {
+            Err(GroupError::NotCounted { path: path(), why: why_not_counted(group) })
         }
-        Err(_) => Err(GroupError::NotCounted { path: path(), why: why_not_counted(group) }),
+        Err(source) => Err(GroupError::Io { path: group.folder.join(name).display().to_string(), source }),
     }
 }
 

@@ -131,8 +131,9 @@ impl SharedMemoryWalk {
     fn walk(&mut self, top: &OwnedFd, point: &str, deadline: Instant, search: &mut FileSearch) {
         let mut unread_folders = vec![(String::from("."), 0)];
         while let Some((path, depth)) = unread_folders.pop() {
-            let folder = match openat2(top, path.as_str(), FOLDER_FLAGS, Mode::empty(), BELOW) {
-                Ok(folder) => folder,
+            let opened = openat2(top, path.as_str(), FOLDER_FLAGS, Mode::empty(), BELOW);
+            let (entries, folder) = match opened.and_then(|folder| Ok((Dir::read_from(&folder)?, folder))) {
+                Ok(opened) => opened,
                 // Another mount, which is walked on its own; or the mount is of a single file, as
                 // containers have many.
                 Err(Errno::XDEV | Errno::NOTDIR) => continue,
@@ -141,11 +142,14 @@ impl SharedMemoryWalk {
                     continue;
                 }
             };
-            let Ok(entries) = Dir::read_from(&folder) else {
-                self.is_cut = true;
-                continue;
-            };
-            for entry in entries.flatten() {
+            for entry in entries {
+                let entry = match entry {
+                    Ok(entry) => entry,
+                    Err(error) => {
+                        self.note_unread(error);
+                        break;
+                    }
+                };
                 self.entries += 1;
                 if self.entries > MAX_ENTRIES || Instant::now() >= deadline {
                     self.is_cut = true;

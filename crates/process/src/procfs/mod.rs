@@ -116,12 +116,16 @@ impl Process {
         Ok(String::from_utf8_lossy(&self.read_file(name, max_bytes)?).into_owned())
     }
 
+    /// Whether an error of one of its files, or of a system call on it, means that it has ended. A
+    /// file that this kernel or its root does not have is missing even though the process exists.
+    pub fn means_ended(&self, error: &io::Error) -> bool {
+        is_gone(error) && !(error.kind() == io::ErrorKind::NotFound && self.path("stat").exists())
+    }
+
     /// Converts a failure to open or read one of its files into an error with advice.
     pub fn error(&self, name: &str, source: io::Error) -> Error {
         let pid = self.pid;
-        // A file that this kernel does not have is missing even though the process exists.
-        let is_running = source.kind() == io::ErrorKind::NotFound && self.path("stat").exists();
-        if is_gone(&source) && !is_running {
+        if self.means_ended(&source) {
             return Error::Ended { pid };
         }
         if source.kind() == io::ErrorKind::PermissionDenied {
