@@ -304,8 +304,8 @@ fn find_missing(
         PagesAtStop::Read(smaps, residency) => {
             for entry in &smaps.entries {
                 let mapping = &entry.mapping;
-                let is_hidden = entry.flags.has(b"dc") || entry.flags.has(b"wf");
-                if mapping.is_private_anonymous() && is_hidden && !is_in(provided, mapping) {
+                let is_absent = entry.flags.has(b"dc") || entry.flags.has(b"wf");
+                if mapping.is_private_anonymous() && is_absent && !is_in(provided, mapping) {
                     let runs = residency.runs_in(mapping.start..mapping.end);
                     missing.add(mapping, runs.map(PageRun::range));
                 }
@@ -387,9 +387,8 @@ fn check_hidden(
     space: &AddressSpace,
     hidden: &[AddressRange],
 ) -> std::result::Result<(), String> {
-    let has_pages = |entry: &&SmapsEntry| !entry.flags.has(b"wf");
-    let of_child = child_smaps.entries.iter().filter(has_pages);
-    let of_child: RangeSet = of_child.map(|entry| entry.mapping.range()).collect();
+    let kept = child_smaps.entries.iter().filter(|entry| !entry.flags.has(b"wf"));
+    let of_child: RangeSet = kept.map(|entry| entry.mapping.range()).collect();
     let mut of_process = space.mappings().iter().filter(|mapping| is_in(hidden, mapping));
     match of_process.find(|mapping| !of_child.covers(mapping.range())) {
         Some(mapping) => Err(format!("it lacks the pages at {:#x}", mapping.start)),

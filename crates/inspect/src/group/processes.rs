@@ -33,12 +33,17 @@ pub(super) struct ProcessCounts {
 }
 
 impl ProcessCounts {
+    /// Its share of anonymous pages; `None` if it was not read, or before Linux 5.4, where the
+    /// kernel reports no share of these alone.
+    pub fn anonymous_share_bytes(&self) -> Option<u64> {
+        let known = |counts: &Counts| counts.pss_anonymous_bytes > 0 || counts.anonymous_bytes == 0;
+        self.shares.filter(known).map(|counts| counts.pss_anonymous_bytes)
+    }
+
     /// Its anonymous bytes: its share, or else all. 0 if neither is known: its pages are then on
     /// the row of those in no process.
     pub fn anonymous_or_share_bytes(&self) -> u64 {
-        let share = self.shares.map(|counts| counts.pss_anonymous_bytes);
-        // Before Linux 5.4 there is no share of the anonymous pages alone.
-        share.filter(|&bytes| bytes > 0).or(self.anonymous_bytes).unwrap_or(0)
+        self.anonymous_share_bytes().or(self.anonymous_bytes).unwrap_or(0)
     }
 
     /// The part of these that was released with MADV_FREE and not dropped yet.
@@ -118,7 +123,7 @@ impl GroupProcesses {
                 .get(counts.group)
                 .map_or_else(String::new, |path| format!("/{}", path.to_string_lossy())),
             rss_bytes: counts.rss_bytes,
-            pss_anonymous_bytes: counts.shares.map(|shares| shares.pss_anonymous_bytes),
+            pss_anonymous_bytes: counts.anonymous_share_bytes(),
             anonymous_bytes: counts.anonymous_bytes,
             swap_bytes: counts.swap_bytes,
             threads: counts.threads,

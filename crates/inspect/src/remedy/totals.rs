@@ -16,9 +16,14 @@ pub struct CallTotals {
 }
 
 impl CallTotals {
+    /// Whether no call was added.
+    pub fn is_empty(&self) -> bool {
+        self.calls == 0
+    }
+
     /// Adds a call.
     pub fn add(&mut self, applied: &Applied) {
-        let (is_first, sum) = (self.calls == 0, &mut self.applied);
+        let (is_first, sum) = (self.is_empty(), &mut self.applied);
         sum.before = if is_first { applied.before } else { sum.before };
         sum.after = applied.after;
         let earlier = if is_first { Some(0) } else { sum.actual_bytes };
@@ -34,7 +39,7 @@ impl CallTotals {
     /// resident bytes of some ranges, an allocator that purges in the background may have released
     /// part of them since the read.
     pub fn set_predicted(&self, answer: &mut Reclamation) {
-        let Some(predicted) = answer.predicted_bytes.filter(|_| self.calls > 0) else { return };
+        let Some(predicted) = answer.predicted_bytes.filter(|_| !self.is_empty()) else { return };
         if let Some(gone_bytes) = predicted.checked_sub(self.predicted_bytes).filter(|&bytes| bytes > 0) {
             let text = "these bytes of the prediction were no longer resident at the time of the call";
             answer.caveats.push(Caveat::new(
@@ -49,7 +54,7 @@ impl CallTotals {
 
     /// Writes the effect into `answer`; false if there was no call.
     pub fn report(self, answer: &mut Reclamation) -> bool {
-        if self.calls == 0 {
+        if self.is_empty() {
             return false;
         }
         let sum = self.applied;

@@ -51,7 +51,7 @@ pub(super) const ESRCH: i32 = 3;
 const ECHILD: i32 = 10;
 
 /// Whether an error of ptrace(2) or a wait means that the thread has ended.
-pub(super) fn means_ended(error: &io::Error) -> bool {
+pub fn means_ended(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(ESRCH | ECHILD))
 }
 
