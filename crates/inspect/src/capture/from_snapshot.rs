@@ -22,7 +22,7 @@ use strandline_process::pages::{
 };
 use strandline_process::procfs::Process;
 use strandline_process::range::{AddressRange, RangeSet, containing};
-use strandline_process::smaps::{Smaps, SmapsEntry};
+use strandline_process::smaps::{Counts, Smaps, SmapsEntry};
 use strandline_process::snapshot::{MAX_HIDDEN, NotTaken, Snapshot, SnapshotMemory, SnapshotRequest};
 use strandline_process::target::copy::{CopyBuffer, MemoryCopy};
 use strandline_process::target::exit_watch;
@@ -402,10 +402,6 @@ fn child_entry<'a>(child_smaps: &'a Smaps, mapping: &Mapping) -> Option<&'a Smap
     child_smaps.entries.get(index).filter(|entry| entry.mapping.range() == mapping.range())
 }
 
-fn has_pages(entry: &SmapsEntry) -> bool {
-    entry.counts.rss_bytes > 0 || entry.counts.swap_bytes > 0
-}
-
 /// Makes the smaps of a process with the mappings `space`, from what its page tables contain
 /// (`summaries`) and the smaps of its snapshot, in which nothing of `hidden` is hidden.
 fn merge_smaps(
@@ -420,7 +416,8 @@ fn merge_smaps(
         // The flags of a mapping that only the process has are not known: none is set.
         let flags = in_child.map(|entry| entry.flags).unwrap_or_default();
         let flags = if is_in(hidden, mapping) { flags.with(b"dc") } else { flags };
-        let has_child_pages = in_child.is_some_and(has_pages);
+        let has_pages = |counts: &Counts| counts.rss_bytes > 0 || counts.swap_bytes > 0;
+        let has_child_pages = in_child.is_some_and(|entry| has_pages(&entry.counts));
         // A named mapping that children do not get belongs to a device, or is a ring of the kernel:
         // it has no pages of the process.
         let is_device = in_child.is_none() && !mapping.is_private_anonymous();
@@ -428,7 +425,7 @@ fn merge_smaps(
             Some(entry) if mapping.is_private_anonymous() && (has_child_pages || !summary.has_pages) => {
                 entry.counts
             }
-            _ if flags.is_pfn_map() || is_device => Default::default(),
+            _ if flags.is_pfn_map() || is_device => Counts::default(),
             _ => counts_in_page_tables(mapping, summary),
         };
         let page_bytes = in_child.map_or(PAGE_BYTES, |entry| entry.page_bytes);

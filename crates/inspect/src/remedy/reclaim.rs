@@ -436,11 +436,11 @@ fn make_calls(
                     if plan.releases_all { applied.resident_before_bytes } else { plan.predicted_bytes };
                 done.add(&applied);
             }
+            Err(reason) if done.calls == 0 => {
+                refuse(answer, reason);
+                return false;
+            }
             Err(reason) => {
-                if done.is_empty() {
-                    refuse(answer, reason);
-                    return false;
-                }
                 // Not a refusal of the whole: the effect of the calls before it is reported.
                 answer.caveats.push(Caveat::new("not_all_called", remedy, None, reason.as_str()));
                 answer.reason = Some(reason);

@@ -8,7 +8,7 @@ use strandline_claims::caveat::Caveat;
 #[derive(Default)]
 pub struct CallTotals {
     /// Number of calls.
-    calls: u32,
+    pub calls: u32,
     /// Their effect and cost, added up.
     applied: Applied,
     /// Sum of the predictions right before each call.
@@ -16,14 +16,9 @@ pub struct CallTotals {
 }
 
 impl CallTotals {
-    /// Whether no call was added.
-    pub fn is_empty(&self) -> bool {
-        self.calls == 0
-    }
-
     /// Adds a call.
     pub fn add(&mut self, applied: &Applied) {
-        let (is_first, sum) = (self.is_empty(), &mut self.applied);
+        let (is_first, sum) = (self.calls == 0, &mut self.applied);
         sum.before = if is_first { applied.before } else { sum.before };
         sum.after = applied.after;
         let earlier = if is_first { Some(0) } else { sum.actual_bytes };
@@ -39,7 +34,7 @@ impl CallTotals {
     /// resident bytes of some ranges, an allocator that purges in the background may have released
     /// part of them since the read.
     pub fn set_predicted(&self, answer: &mut Reclamation) {
-        let Some(predicted) = answer.predicted_bytes.filter(|_| !self.is_empty()) else { return };
+        let Some(predicted) = answer.predicted_bytes.filter(|_| self.calls > 0) else { return };
         if let Some(gone_bytes) = predicted.checked_sub(self.predicted_bytes).filter(|&bytes| bytes > 0) {
             let text = "these bytes of the prediction were no longer resident at the time of the call";
             answer.caveats.push(Caveat::new(
@@ -54,7 +49,7 @@ impl CallTotals {
 
     /// Writes the effect into `answer`; false if there was no call.
     pub fn report(self, answer: &mut Reclamation) -> bool {
-        if self.is_empty() {
+        if self.calls == 0 {
             return false;
         }
         let sum = self.applied;
