@@ -75,8 +75,9 @@ pub struct ProcessReclamation {
     pub stopped_seconds: Option<f64>,
 }
 
-/// Applies the remedy of `options` to a group: in each process with more than
-/// 1/[`MIN_PROCESS_DIVISOR`] of the charge; without one, the call that releases most. `progress` is called with the number of processes that are done, and of all.
+/// Applies the remedy of `options` to a group: the kernel's, or a call in each process with more
+/// than 1/[`MIN_PROCESS_DIVISOR`] of the charge, by default the one that releases most there.
+/// `progress` is called with the number of processes that are done, and of all.
 ///
 /// # Errors
 /// The group was removed, or its memory is not counted.

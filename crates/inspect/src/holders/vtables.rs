@@ -51,8 +51,8 @@ pub struct VtableCollector<'a> {
     vtables: Mutex<Vtables>,
 }
 
-/// For each block the number of its vtable, 0 if none was found. A group is allocated with its first
-/// vtable: in most heaps few blocks have one.
+/// For each block the number of its vtable, 0 if none was found. A group of blocks is allocated
+/// with its first vtable: in most heaps few blocks have one.
 struct BlockNumbers(Vec<OnceLock<Box<[AtomicU16]>>>);
 
 impl BlockNumbers {
