@@ -277,7 +277,7 @@ pub enum Outcome {
     Done,
     /// There was nothing to apply it to.
     NothingToGiveBack,
-    /// It was not applied, and nothing was touched.
+    /// It was not applied; nothing was touched, unless the reason says that a call had begun.
     Refused,
 }
 

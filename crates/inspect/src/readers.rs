@@ -153,9 +153,14 @@ pub fn remedies() -> impl Iterator<Item = (&'static ReaderInfo, &'static Spec)> 
     all().flat_map(|about| about.remedies.iter().map(move |spec| (about, spec)))
 }
 
+/// The remedy `id` of the table, with its reader.
+pub fn remedy_and_reader(id: &str) -> Option<(&'static ReaderInfo, &'static Spec)> {
+    remedies().find(|(_, spec)| spec.id == id)
+}
+
 /// The remedy `id` of the table.
 pub fn remedy(id: &str) -> Option<&'static Spec> {
-    remedies().map(|(_, spec)| spec).find(|spec| spec.id == id)
+    remedy_and_reader(id).map(|(_, spec)| spec)
 }
 
 /// The allocator whose free pages the remedy `id` releases.

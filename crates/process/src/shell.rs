@@ -31,9 +31,11 @@ pub fn shell_word(text: &str) -> String {
     quoted
 }
 
-/// Quotes an argument or the value of a variable: `=` needs no quotes, other than in a first word.
+/// Quotes an argument or the value of a variable: `=` needs no quotes, other than in a first word,
+/// and where zsh expands the path of a command: at the start, and after `:`.
 pub fn shell_value(text: &str) -> String {
-    let is_simple = !text.is_empty() && text.chars().all(|c| is_plain(c) || c == '=');
+    let is_expanded = text.starts_with('=') || text.contains(":=");
+    let is_simple = !text.is_empty() && !is_expanded && text.chars().all(|c| is_plain(c) || c == '=');
     if is_simple { text.to_owned() } else { shell_word(text) }
 }
 
@@ -70,5 +72,6 @@ mod tests {
         assert_eq!(shell_word("\u{200b}"), r"$'\342\200\213'");
         assert_eq!((shell_word("a=b"), shell_value("a=b:c")), ("'a=b'".to_owned(), "a=b:c".to_owned()));
         assert_eq!((shell_word(""), shell_value("")), ("''".to_owned(), "''".to_owned()));
+        assert_eq!(shell_value("=ls"), "'=ls'");
     }
 }

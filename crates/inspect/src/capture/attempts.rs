@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::Options;
 use super::from_snapshot;
-use super::frozen::{FrozenState, IsLastAttempt, MAX_ATTEMPTS, ReadPlan, Threads, end_of_reading};
+use super::frozen::{FrozenState, IsLastAttempt, ReadPlan, Threads, end_of_reading};
 use super::page_tables::FactsBeforeStop;
 use super::quiet;
 use super::snapshot::{self, SnapshotMode};
@@ -28,6 +28,8 @@ use strandline_process::target::hold;
 use strandline_process::target::live::{ByPid, MemFile};
 use strandline_process::target::stop::{STOP_LIMIT, ShortTransfer, Stopped, Transfers};
 
+/// Maximum number of attempts to read a process whose runtime is in the middle of a collection.
+const MAX_ATTEMPTS: u32 = 5;
 /// Minimum time that all threads get to stop, even if the stop must be shorter.
 const MIN_STOP_LIMIT: Duration = Duration::from_millis(20);
 /// Maximum number of attempts to stop all threads.
@@ -115,7 +117,9 @@ pub fn take_with(
 }
 
 fn needs_stop(process: &Process) -> Error {
-    let source = std::io::Error::other("its threads run; it can be read only while it is stopped");
+    let source = std::io::Error::other(
+        "its threads run, or what it holds cannot be read while they sleep: it must be stopped",
+    );
     Error::Io { pid: process.pid(), what: "reading without a stop".to_owned(), source }
 }
 
@@ -389,6 +393,8 @@ fn read_stopped(
     }
     read_result?;
     if let Some(copy) = copy {
+        // The process runs meanwhile.
+        frozen.reading_ends = None;
         exit_watch::run_while_watching(|| frozen.read_all(process, &copy, read_plan, is_last))?;
         // The copy was read from the process once.
         frozen.bytes_read = copy.bytes();

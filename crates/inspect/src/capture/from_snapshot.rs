@@ -22,7 +22,7 @@ use strandline_process::pages::{
 };
 use strandline_process::procfs::Process;
 use strandline_process::range::{AddressRange, RangeSet, containing};
-use strandline_process::smaps::{Smaps, SmapsEntry};
+use strandline_process::smaps::{Counts, Smaps, SmapsEntry};
 use strandline_process::snapshot::{MAX_HIDDEN, NotTaken, Snapshot, SnapshotMemory, SnapshotRequest};
 use strandline_process::target::copy::{CopyBuffer, MemoryCopy};
 use strandline_process::target::exit_watch;
@@ -304,8 +304,8 @@ fn find_missing(
         PagesAtStop::Read(smaps, residency) => {
             for entry in &smaps.entries {
                 let mapping = &entry.mapping;
-                let is_hidden = entry.flags.has(b"dc") || entry.flags.has(b"wf");
-                if mapping.is_private_anonymous() && is_hidden && !is_in(provided, mapping) {
+                let is_absent = entry.flags.has(b"dc") || entry.flags.has(b"wf");
+                if mapping.is_private_anonymous() && is_absent && !is_in(provided, mapping) {
                     let runs = residency.runs_in(mapping.start..mapping.end);
                     missing.add(mapping, runs.map(PageRun::range));
                 }
@@ -387,9 +387,8 @@ fn check_hidden(
     space: &AddressSpace,
     hidden: &[AddressRange],
 ) -> std::result::Result<(), String> {
-    let has_pages = |entry: &&SmapsEntry| !entry.flags.has(b"wf");
-    let of_child = child_smaps.entries.iter().filter(has_pages);
-    let of_child: RangeSet = of_child.map(|entry| entry.mapping.range()).collect();
+    let kept = child_smaps.entries.iter().filter(|entry| !entry.flags.has(b"wf"));
+    let of_child: RangeSet = kept.map(|entry| entry.mapping.range()).collect();
     let mut of_process = space.mappings().iter().filter(|mapping| is_in(hidden, mapping));
     match of_process.find(|mapping| !of_child.covers(mapping.range())) {
         Some(mapping) => Err(format!("it lacks the pages at {:#x}", mapping.start)),
@@ -401,10 +400,6 @@ fn check_hidden(
 fn child_entry<'a>(child_smaps: &'a Smaps, mapping: &Mapping) -> Option<&'a SmapsEntry> {
     let index = child_smaps.entries.partition_point(|entry| entry.mapping.start < mapping.start);
     child_smaps.entries.get(index).filter(|entry| entry.mapping.range() == mapping.range())
-}
-
-fn has_pages(entry: &SmapsEntry) -> bool {
-    entry.counts.rss_bytes > 0 || entry.counts.swap_bytes > 0
 }
 
 /// Makes the smaps of a process with the mappings `space`, from what its page tables contain
@@ -421,7 +416,8 @@ fn merge_smaps(
         // The flags of a mapping that only the process has are not known: none is set.
         let flags = in_child.map(|entry| entry.flags).unwrap_or_default();
         let flags = if is_in(hidden, mapping) { flags.with(b"dc") } else { flags };
-        let has_child_pages = in_child.is_some_and(has_pages);
+        let has_pages = |counts: &Counts| counts.rss_bytes > 0 || counts.swap_bytes > 0;
+        let has_child_pages = in_child.is_some_and(|entry| has_pages(&entry.counts));
         // A named mapping that children do not get belongs to a device, or is a ring of the kernel:
         // it has no pages of the process.
         let is_device = in_child.is_none() && !mapping.is_private_anonymous();
@@ -429,7 +425,7 @@ fn merge_smaps(
             Some(entry) if mapping.is_private_anonymous() && (has_child_pages || !summary.has_pages) => {
                 entry.counts
             }
-            _ if flags.is_pfn_map() || is_device => Default::default(),
+            _ if flags.is_pfn_map() || is_device => Counts::default(),
             _ => counts_in_page_tables(mapping, summary),
         };
         let page_bytes = in_child.map_or(PAGE_BYTES, |entry| entry.page_bytes);

@@ -33,8 +33,6 @@ use strandline_process::stacks::{self, Stack, ThreadFacts};
 use strandline_process::target::live::{MemFile, TracedMemory};
 use strandline_process::target::quiet::CS_64_BIT;
 
-/// Maximum number of attempts to read a process whose runtime is in the middle of a collection.
-pub(super) const MAX_ATTEMPTS: u32 = 5;
 /// Default limit for a stop, without the second that is added for each GiB. A small machine reads
 /// 3 GiB of heap a second. A heap that takes longer was made to take long: what is left then stays
 /// unread, with a caveat.
@@ -185,14 +183,14 @@ pub(super) struct KernelView {
     pub pagemap: File,
 }
 
-/// The caveat that a runtime was busy in all attempts.
+/// The caveat that a runtime was busy at each attempt; at the end of a process there is only one.
 fn busy_caveat(busy: &Busy) -> Caveat {
     let state = if busy.is_collecting {
         "was in a garbage collection"
     } else {
         "had inconsistent data structures (during a change, or damaged)"
     };
-    let text = format!("{} {state} in {MAX_ATTEMPTS} attempts: its memory is not read", busy.runtime);
+    let text = format!("{} {state} at each attempt: its memory is not read", busy.runtime);
     Caveat::new("runtime_busy", busy.runtime, busy.bytes, text)
 }
 
@@ -301,7 +299,7 @@ impl FrozenState {
         self.reading_began + end.saturating_duration_since(self.reading_began) / divisor
     }
 
-    /// Whether the target is stopped while it is read.
+    /// Whether the target is stopped while it is read, or was stopped for a copy of its memory.
     fn is_stopped(&self) -> bool {
         !self.is_quiet && self.snapshot.is_none()
     }

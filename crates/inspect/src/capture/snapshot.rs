@@ -198,8 +198,9 @@ fn check_parent(process: &Process, status: &Status) -> Result<(), String> {
         Ok(false) => Ok(()),
         Ok(true) => Err(format!("it shares its memory with its parent {parent} (vfork)")),
         Err(error) => match error.raw_os_error() {
-            // A parent that may not be traced has other credentials: a child of vfork has those of
-            // its parent. Or the parent is gone.
+            // A parent that may not be traced has other credentials, whereas a child of vfork has
+            // those of its parent; or the parent is gone. A container's seccomp filter may also
+            // return EPERM for kcmp: then a child of vfork is not recognised.
             Some(EPERM | ESRCH) => Ok(()),
             Some(ENOSYS) => {
                 Err("this kernel cannot say whether it shares its parent's memory (kcmp)".to_owned())

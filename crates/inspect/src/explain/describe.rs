@@ -136,8 +136,8 @@ fn zero_bytes_of_calls(frozen: &FrozenState) -> BTreeMap<String, u64> {
     zero_bytes
 }
 
-/// The remedies of all readings. If an allocator is in the process several times, a single call
-/// covers all instances, and their predictions are added up.
+/// The remedies of all readings. If an allocator is in the process several times, one remedy calls
+/// all instances, and their known predictions are added up; an unknown one is listed beside.
 fn merged_remedies(frozen: &FrozenState) -> Vec<Remedy> {
     let of_runtimes = frozen.runtime_readings.iter().flat_map(|reading| &reading.remedies);
     let of_allocators = frozen.allocator_readings.iter().flat_map(|reading| &reading.remedies);

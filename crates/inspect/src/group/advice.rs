@@ -88,12 +88,18 @@ impl Advice {
     }
 }
 
-/// The unit of a group, as a word for a shell.
-fn unit(target: &GroupTarget) -> String {
-    shell_word(target.path.rsplit('/').next().unwrap_or_default())
+/// The unit of the group with this path, as a word for a shell.
+fn unit(path: &str) -> String {
+    shell_word(path.rsplit('/').next().unwrap_or_default())
 }
 
-/// A memory limit of `limit_bytes`.
+/// The folder of the group with this path, which is `target` or a group above it.
+fn folder<'a>(target: &'a GroupTarget, path: &str) -> &'a str {
+    let below = target.path.strip_prefix(path.trim_end_matches('/'));
+    below.and_then(|below| target.folder.strip_suffix(below)).unwrap_or(&target.folder)
+}
+
+/// A memory limit of `limit_bytes`, for the group that has the smallest one.
 fn larger_limit(explanation: &GroupExplanation, limit_bytes: u64) -> Advice {
     let because = match explanation.kill_at_limit() {
         Some(_) => "a process was killed at the limit",
@@ -101,16 +107,17 @@ fn larger_limit(explanation: &GroupExplanation, limit_bytes: u64) -> Advice {
     };
     let text = format!("{because}; {} leaves headroom of a quarter", bytes(limit_bytes));
     let (mib, target) = (limit_bytes / MIB, &explanation.target);
-    let (system, paste) = match manager(&target.path) {
+    let path = explanation.cgroup.effective_limit_path.as_deref().unwrap_or(&target.path);
+    let (system, paste) = match manager(path) {
         Manager::Kubernetes => ("kubernetes", format!("resources: {{limits: {{memory: {mib}Mi}}}}")),
         Manager::Docker => {
             ("docker", format!("docker update --memory {mib}m --memory-swap {mib}m CONTAINER"))
         }
-        Manager::Systemd => ("systemd", format!("systemctl set-property {} MemoryMax={mib}M", unit(target))),
+        Manager::Systemd => ("systemd", format!("systemctl set-property {} MemoryMax={mib}M", unit(path))),
         Manager::Unknown => {
             let file = if explanation.cgroup.version == 1 { "memory.limit_in_bytes" } else { "memory.max" };
-            let path = shell_word(&format!("{}/{file}", target.folder));
-            ("cgroup", format!("echo {limit_bytes} > {path}"))
+            let file = shell_word(&format!("{}/{file}", folder(target, path)));
+            ("cgroup", format!("echo {limit_bytes} > {file}"))
         }
     };
     Advice::new("limit", system, text, paste)
@@ -123,7 +130,7 @@ fn memory_high(explanation: &GroupExplanation, high_bytes: u64) -> Option<Advice
     let (system, paste) = match manager(&target.path) {
         Manager::Systemd => {
             let mib = high_bytes / MIB;
-            ("systemd", format!("systemctl set-property {} MemoryHigh={mib}M", unit(target)))
+            ("systemd", format!("systemctl set-property {} MemoryHigh={mib}M", unit(&target.path)))
         }
         Manager::Unknown => {
             let path = shell_word(&format!("{}/memory.high", target.folder));
@@ -209,6 +216,21 @@ mod tests {
             r"systemctl set-property 'app-a\x2db.service' MemoryMax=1216M"
         );
         assert_eq!(pastes("/x;reboot", 2)[0], "echo 1275068416 > '/sys/fs/cgroup/x;reboot/memory.max'");
+    }
+
+    #[test]
+    fn a_larger_limit_is_for_the_group_that_has_it() {
+        let paste = |path: &str, limit_path: &str| {
+            let mut group = group(path, 2, 0);
+            group.cgroup.effective_limit_path = Some(limit_path.to_owned());
+            advice(&group).swap_remove(0).paste
+        };
+        assert_eq!(
+            paste("/system.slice/web.service", "/system.slice"),
+            "systemctl set-property system.slice MemoryMax=1216M"
+        );
+        assert_eq!(paste("/a/b/c", "/a"), "echo 1275068416 > /sys/fs/cgroup/a/memory.max");
+        assert_eq!(paste("/a/b", "/"), "echo 1275068416 > /sys/fs/cgroup/memory.max");
     }
 
     #[test]

@@ -360,7 +360,7 @@ pub(super) fn children(hierarchy: &Hierarchy, group: &Group, members: &Members) 
     let mut children: Vec<ChildGroup> = below
         .filter_map(|path| {
             let path = format!("/{}", path.to_string_lossy());
-            // A group that cannot be opened was removed meanwhile.
+            // A group that cannot be opened was removed meanwhile, or its name is not UTF-8.
             let child = hierarchy.open(&path).ok()?;
             let current_bytes = child.number(group.version.current_file());
             let limit_bytes =

@@ -33,15 +33,16 @@ pub(super) struct ProcessCounts {
 }
 
 impl ProcessCounts {
+    /// Its share of anonymous pages; `None` if it was not read, or before Linux 5.4, where the
+    /// kernel reports no share of these alone.
+    pub fn anonymous_share_bytes(&self) -> Option<u64> {
+        self.shares.filter(Counts::has_pss_parts).map(|counts| counts.pss_anonymous_bytes)
+    }
+
     /// Its anonymous bytes: its share, or else all. 0 if neither is known: its pages are then on
     /// the row of those in no process.
     pub fn anonymous_or_share_bytes(&self) -> u64 {
         self.anonymous_share_bytes().or(self.anonymous_bytes).unwrap_or(0)
-    }
-
-    /// Its share of the anonymous pages alone; `None` before Linux 5.4.
-    fn anonymous_share_bytes(&self) -> Option<u64> {
-        self.shares.filter(Counts::has_pss_parts).map(|counts| counts.pss_anonymous_bytes)
     }
 
     /// The part of these that was released with MADV_FREE and not dropped yet.

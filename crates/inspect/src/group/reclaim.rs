@@ -75,8 +75,9 @@ pub struct ProcessReclamation {
     pub stopped_seconds: Option<f64>,
 }
 
-/// Applies the remedy of `options` to a group. Without one, the call that releases most is made in
-/// each process. `progress` is called with the number of processes that are done, and of all.
+/// Applies the remedy of `options` to a group: the kernel's, or a call in each process with more
+/// than 1/[`MIN_PROCESS_DIVISOR`] of the charge, by default the one that releases most there.
+/// `progress` is called with the number of processes that are done, and of all.
 ///
 /// # Errors
 /// The group was removed, or its memory is not counted.
@@ -210,9 +211,9 @@ fn reclaim_by_kernel(group: &Group, before: &GroupExplanation, report: &mut Grou
             // The kernel found less than was requested.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(error) => {
+                report.reason = Some(format!("{}/{MEMORY_RECLAIM_FILE}: {error}", before.target.folder));
                 if remaining_bytes == predicted_bytes {
                     report.outcome = Outcome::Refused;
-                    report.reason = Some(format!("{}/{MEMORY_RECLAIM_FILE}: {error}", before.target.folder));
                 }
                 return;
             }

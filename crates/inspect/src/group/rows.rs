@@ -106,7 +106,7 @@ fn row(kind: RowRef, holder: String, bytes: u64) -> GroupRow {
 fn anonymous_wants(processes: &[ProcessCounts]) -> Vec<Want> {
     // What is only estimated gets what is left: pages that processes share would count for each.
     let want = |process: &ProcessCounts| Want {
-        basis: if process.shares.is_some() { Basis::Sampled } else { Basis::Used },
+        basis: if process.anonymous_share_bytes().is_some() { Basis::Sampled } else { Basis::Used },
         bytes: process.anonymous_or_share_bytes(),
     };
     processes.iter().map(want).collect()

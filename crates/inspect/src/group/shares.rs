@@ -45,7 +45,7 @@ pub(super) fn share_out(total_bytes: u64, wants: &[Want]) -> Division {
 }
 
 /// What each gets of `total`: what it wants, or, if that is more than there is, its proportion.
-pub(super) fn divide(total: u64, wants: &[u64]) -> Vec<u64> {
+fn divide(total: u64, wants: &[u64]) -> Vec<u64> {
     let sum: u128 = wants.iter().map(|&want| u128::from(want)).sum();
     if sum <= u128::from(total) {
         return wants.to_vec();

@@ -91,6 +91,9 @@ fn figures_that_contradict_each_other_still_add_up() {
     }
     let empty = explain(Version::Two, &[("memory.current", "5000000")]).unwrap();
     assert_eq!(empty.cgroup.working_set_bytes, None);
+    let none = "anon 0\nfile 0\nkernel 0\nsock 0\n";
+    let stock = explain(Version::Two, &[("memory.current", "4096"), ("memory.stat", none)]).unwrap();
+    assert!(stock.verdict.headline.contains("nearly all in advance"), "{}", stock.verdict.headline);
     assert!(explain(Version::Two, &[]).unwrap_err().contains("/pod"));
 }
 

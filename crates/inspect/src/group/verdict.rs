@@ -116,6 +116,7 @@ fn holders(explanation: &GroupExplanation, sums: &Sums) -> String {
     let texts: Vec<String> =
         clauses.iter().map(|clause| format!("{} {}", bytes(clause.bytes), clause.predicate)).collect();
     match texts.split_last() {
+        None if charged > 0 => format!("{whole} is charged: nearly all in advance, by processor."),
         None => "Nothing is charged.".to_owned(),
         Some((only, [])) => format!("Of {whole} charged, {only}."),
         Some((last, others)) => format!("Of {whole} charged, {} and {last}.", others.join(", ")),

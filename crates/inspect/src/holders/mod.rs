@@ -160,8 +160,9 @@ fn fill(
     let non_references = NonReferences::new(&frozen.runtime_readings, &blocks);
     let memory = ZeroFilled { memory: frozen.own_memory(), residency: &frozen.residency, non_references };
     let deadline = Instant::now() + MAX_DURATION;
-    // A snapshot can be read only until it ends.
-    let read_deadline = frozen.reading_ends.map_or(deadline, |until| until.min(deadline));
+    // A snapshot can be read only until it ends; a process that was stopped runs by now.
+    let snapshot_ends = frozen.reading_ends.filter(|_| frozen.snapshot.is_some());
+    let read_deadline = snapshot_ends.map_or(deadline, |until| until.min(deadline));
     let max_edges_bytes = (blocks.total_bytes() / EDGES_DIVISOR).max(MIN_EDGES_BYTES);
     let limits = Limits { max_edges_bytes, deadline: read_deadline, workers: options.reading_threads() };
     let progress = |reading: strandline_holders::Progress| {
@@ -188,6 +189,10 @@ fn fill(
     let held = graph.held(deadline)?;
     let runtime_blocks = RuntimeBlocks::new(&frozen.runtime_readings);
     let block_types = vtables.finish(process, frozen);
+    if block_types.is_limited {
+        let text = "there are more words to check for types than strandline checks: blocks of further types are listed by size";
+        holders.caveats.push(Caveat::new("holders_types_limited", "heap", None, text));
+    }
     let types = Types::new(&held, &block_types, &frozen.refinements, &runtime_blocks)?;
     fill_lists(holders, &held, &found_roots, &types, &runtime_blocks, frozen)?;
     if !is_complete {
@@ -205,7 +210,8 @@ fn incompleteness_caveats(outcome: &Outcome, unread_bytes: u64, frozen: &FrozenS
     let all_unread_bytes = outcome.unreadable_bytes + outcome.skipped_bytes + unread_bytes;
     if all_unread_bytes > 0 || outcome.hit_reference_limit || outcome.timed_out {
         let text = "not all blocks and roots could be read, or not in time: blocks that only they reference are unknown";
-        add_caveat("holders_incomplete", Some(all_unread_bytes), text);
+        // With a limit reached, how much was not followed is unknown.
+        add_caveat("holders_incomplete", Some(all_unread_bytes).filter(|&bytes| bytes > 0), text);
     }
     let swap_bytes: u64 = frozen.smaps_entries.iter().map(|entry| entry.counts.swap_bytes).sum();
     if swap_bytes > 0 {

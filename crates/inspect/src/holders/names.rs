@@ -56,7 +56,7 @@ pub fn demangle_symbol(name: &[u8]) -> String {
     // A C name may look like a mangled type.
     let is_mangled = name.starts_with(b"_Z") || name.starts_with(b"__Z");
     demangle_rust(name)
-        .or_else(|| demangle_cpp(name).filter(|_| is_mangled))
+        .or_else(|| Some(name).filter(|_| is_mangled).and_then(demangle_cpp))
         .unwrap_or_else(|| String::from_utf8_lossy(name).into_owned())
 }
 

@@ -188,7 +188,7 @@ impl Finder<'_> {
 
     /// Returns this root, which is added if missing.
     fn add(&mut self, mut root: FoundRoot) -> u32 {
-        if self.found.len() >= MAX_ROOTS {
+        if self.found.len() >= MAX_ROOTS && !self.index.contains_key(&root) {
             let (kind, rank) = (root.kind, root.rank);
             root = FoundRoot { kind, name: "further roots".to_owned(), rank, ..FoundRoot::default() };
         }

@@ -5,8 +5,8 @@
 //! "Virtual Table Layout" and "RTTI Layout"), in stripped programs too. A Rust trait object is
 //! identified by a reference to it: the word after its address points to a vtable with the drop
 //! function, size, alignment and methods of the trait (library/core/src/ptr/metadata.rs, `struct
-//! VTable`; in the order that rustc has used since 1.0, which is not guaranteed). Both vtables are
-//! in read-only data of a mapped file.
+//! VTable`; compiler/rustc_middle/src/ty/vtable.rs, `COMMON_VTABLE_ENTRIES`; the order is not
+//! guaranteed). Both vtables are in read-only data of a mapped file.
 
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU16;
@@ -26,12 +26,12 @@ use crate::capture::FrozenState;
 
 /// Maximum number of distinct words that are checked for a vtable. Further ones give no type: a
 /// hostile heap may have as many as blocks.
-const MAX_CHECKED: u32 = 1 << 19;
+const MAX_CHECKED: usize = 1 << 19;
 /// Maximum number of results that each worker caches.
 const MAX_CACHED: usize = 1 << 14;
 /// Number of blocks whose vtable numbers are allocated together.
 const GROUP_BLOCKS: usize = 1 << 12;
-/// Largest alignment of a type.
+/// Maximum alignment of a type: Rust permits 2^29, but a larger number is rather other data.
 const MAX_ALIGNMENT: u64 = 1 << 12;
 /// Maximum number of methods that are used to find the name of a type.
 const MAX_METHODS: usize = 3;
@@ -46,22 +46,37 @@ const RUST_HEAD_WORDS: usize = 3;
 pub struct VtableCollector<'a> {
     modules: Modules,
     space: &'a AddressSpace,
-    /// For each block the number of its vtable, 0 if none was found. A group is allocated with its
-    /// first vtable: in most heaps few blocks have one.
-    numbers: Vec<OnceLock<Box<[AtomicU16]>>>,
+    block_numbers: BlockNumbers,
     memory: &'a dyn Memory,
     vtables: Mutex<Vtables>,
+}
+
+/// For each block the number of its vtable, 0 if none was found. A group of blocks is allocated
+/// with its first vtable: in most heaps few blocks have one.
+struct BlockNumbers(Vec<OnceLock<Box<[AtomicU16]>>>);
+
+impl BlockNumbers {
+    /// The number of a block; `None` if no block of its group has a vtable.
+    fn of(&self, block: usize) -> Option<&AtomicU16> {
+        self.0.get(block / GROUP_BLOCKS)?.get()?.get(block % GROUP_BLOCKS)
+    }
+
+    /// The number of a block, whose group is allocated if necessary.
+    fn of_or_new(&self, block: usize) -> Option<&AtomicU16> {
+        let zeros = || (0..GROUP_BLOCKS).map(|_| AtomicU16::default()).collect();
+        self.0.get(block / GROUP_BLOCKS)?.get_or_init(zeros).get(block % GROUP_BLOCKS)
+    }
 }
 
 /// The vtables found so far.
 #[derive(Default)]
 struct Vtables {
-    /// Numbers of vtables, from 1 on, by the words that point to them.
-    numbers: HashMap<TypeWord, NonZeroU16>,
+    /// The number of the vtable, from 1 on, that each checked word points to, if it points to one.
+    checked: HashMap<TypeWord, Option<NonZeroU16>>,
     /// By number, the first one at index 0.
     tables: Vec<Vtable>,
-    /// Number of words that were checked, vtables or not.
-    checked_words: u32,
+    /// Whether words were not checked, because a maximum was reached.
+    is_limited: bool,
 }
 
 /// What a vtable identifies.
@@ -94,14 +109,15 @@ pub struct NamedType {
 pub struct BlockTypes {
     /// `None` if no name was found for a vtable.
     pub types: Vec<Option<NamedType>>,
-    numbers: Vec<OnceLock<Box<[AtomicU16]>>>,
+    /// Whether types may be missing, because there were too many words to check.
+    pub is_limited: bool,
+    numbers: BlockNumbers,
 }
 
 impl BlockTypes {
     /// Returns the index of a block's type in `types`.
     pub fn type_index(&self, block: usize) -> Option<usize> {
-        let group = self.numbers.get(block / GROUP_BLOCKS).and_then(OnceLock::get)?;
-        usize::from(group[block % GROUP_BLOCKS].load(Ordering::Relaxed)).checked_sub(1)
+        usize::from(self.numbers.of(block)?.load(Ordering::Relaxed)).checked_sub(1)
     }
 }
 
@@ -116,21 +132,22 @@ impl<'a> VtableCollector<'a> {
         let bytes = groups * size_of::<OnceLock<Box<[AtomicU16]>>>();
         numbers.try_reserve_exact(groups).map_err(|_| Refused::NoMemory(bytes as u64))?;
         numbers.resize_with(groups, OnceLock::default);
-        Ok(Self { modules: Modules::new(space), space, numbers, memory, vtables: Mutex::default() })
+        let block_numbers = BlockNumbers(numbers);
+        Ok(Self { modules: Modules::new(space), space, block_numbers, memory, vtables: Mutex::default() })
     }
 
     /// Returns the number of the vtable that a word points to; `None` if it points to no vtable, or
     /// if there are too many.
     fn number(&self, word: TypeWord) -> Option<NonZeroU16> {
         let mut vtables = self.vtables.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(&number) = vtables.numbers.get(&word) {
-            return Some(number);
+        if let Some(&number) = vtables.checked.get(&word) {
+            return number;
         }
-        let next = NonZeroU16::new(u16::try_from(vtables.tables.len() + 1).ok()?)?;
-        if vtables.checked_words >= MAX_CHECKED {
+        let next = u16::try_from(vtables.tables.len() + 1).ok().and_then(NonZeroU16::new);
+        if next.is_none() || vtables.checked.len() >= MAX_CHECKED {
+            vtables.is_limited = true;
             return None;
         }
-        vtables.checked_words += 1;
         let table = match word {
             TypeWord::First(table) => {
                 self.modules.class_name(self.memory, self.space, table).map(Vtable::Class)
@@ -139,17 +156,16 @@ impl<'a> VtableCollector<'a> {
                 self.modules.rust_vtable(self.memory, self.space, table).map(Vtable::Trait)
             }
         };
-        vtables.tables.push(table?);
-        vtables.numbers.insert(word, next);
-        Some(next)
+        let number = next.filter(|_| table.is_some());
+        vtables.tables.extend(table);
+        vtables.checked.insert(word, number);
+        number
     }
 
     /// Stores the number of a block's vtable, which `word` points to.
     fn set_number(&self, block: u32, word: TypeWord, number: NonZeroU16) {
-        let (block, number) = (block as usize, number.get());
-        let Some(group) = self.numbers.get(block / GROUP_BLOCKS) else { return };
-        let zeros = || (0..GROUP_BLOCKS).map(|_| AtomicU16::default()).collect();
-        let stored = &group.get_or_init(zeros)[block % GROUP_BLOCKS];
+        let number = number.get();
+        let Some(stored) = self.block_numbers.of_or_new(block as usize) else { return };
         // A block's first word is better evidence than a word after a reference to it.
         match word {
             TypeWord::First(_) => stored.store(number, Ordering::Relaxed),
@@ -161,7 +177,8 @@ impl<'a> VtableCollector<'a> {
 
     /// Returns all types with their names.
     pub fn finish(self, process: &Process, frozen: &FrozenState) -> BlockTypes {
-        let tables = self.vtables.into_inner().unwrap_or_else(PoisonError::into_inner).tables;
+        let Vtables { tables, is_limited, .. } =
+            self.vtables.into_inner().unwrap_or_else(PoisonError::into_inner);
         let mut addresses: Vec<u64> = Vec::new();
         for table in &tables {
             if let Vtable::Trait(table) = table {
@@ -184,7 +201,8 @@ impl<'a> VtableCollector<'a> {
                 Some(NamedType { name, min_bytes: table.bytes })
             }
         };
-        BlockTypes { types: tables.into_iter().map(named).collect(), numbers: self.numbers }
+        let types = tables.into_iter().map(named).collect();
+        BlockTypes { types, is_limited, numbers: self.block_numbers }
     }
 }
 
@@ -297,5 +315,97 @@ impl Modules {
         }
         let methods = methods.iter().copied().take_while(|&method| self.is_code(space, method)).collect();
         Some(RustVtable { bytes, drop: Some(drop).filter(|&drop| drop != 0), methods })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CODE: u64 = 0x40_0000;
+    const DATA: u64 = 0x40_1000;
+    /// Of the first vtable, within the constants.
+    const TABLE: u64 = DATA + 0x10;
+    const INFO: u64 = DATA + 0x80;
+    const NAME: u64 = DATA + 0xc0;
+
+    /// The constants of a program.
+    struct Constants(Vec<u8>);
+
+    impl Constants {
+        fn new(words: &[(u64, u64)]) -> Self {
+            let mut bytes = vec![0; 0x1000];
+            for (address, word) in words {
+                let at = (address - DATA) as usize;
+                bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+            }
+            Self(bytes)
+        }
+    }
+
+    impl Memory for Constants {
+        fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+            let offset = address.checked_sub(DATA).and_then(|offset| usize::try_from(offset).ok());
+            let rest = offset.and_then(|offset| self.0.get(offset..)).unwrap_or_default();
+            let bytes = rest.len().min(buffer.len());
+            buffer[..bytes].copy_from_slice(&rest[..bytes]);
+            bytes
+        }
+    }
+
+    fn space() -> AddressSpace {
+        let maps = b"00400000-00401000 r-xp 00000000 08:01 1 /usr/bin/x\n\
+                     00401000-00402000 r--p 00001000 08:01 1 /usr/bin/x\n";
+        AddressSpace::parse(maps).0
+    }
+
+    #[test]
+    fn a_class_has_code_an_offset_of_0_and_a_constant_name() {
+        let space = space();
+        let modules = Modules::new(&space);
+        let name = u64::from_le_bytes(*b"*1A\0\0\0\0\0");
+        let class = [(TABLE, CODE), (TABLE - 8, INFO), (INFO + 8, NAME), (NAME, name)];
+        let name_with = |changed: &[(u64, u64)]| {
+            modules.class_name(&Constants::new(&[&class[..], changed].concat()), &space, TABLE)
+        };
+        assert_eq!(name_with(&[]).as_deref(), Some("A"));
+        for changed in [
+            (TABLE, DATA),
+            (TABLE - 16, 8),
+            (TABLE - 8, u64::MAX),
+            (INFO + 8, CODE - 1),
+            (NAME, u64::MAX),
+            (NAME, 0),
+        ] {
+            assert_eq!(name_with(&[changed]), None, "{changed:x?}");
+        }
+        for table in [0, 8, 16, DATA, DATA + 0xff8, u64::MAX] {
+            assert_eq!(modules.class_name(&Constants::new(&class), &space, table), None, "{table:#x}");
+        }
+    }
+
+    #[test]
+    fn a_rust_vtable_has_a_possible_layout() {
+        let space = space();
+        let modules = Modules::new(&space);
+        let vtable = [(TABLE, 0), (TABLE + 8, 24), (TABLE + 16, 8), (TABLE + 24, CODE), (TABLE + 32, 1)];
+        let read_with = |changed: &[(u64, u64)], table: u64| {
+            modules.rust_vtable(&Constants::new(&[&vtable[..], changed].concat()), &space, table)
+        };
+        let read = read_with(&[], TABLE).unwrap();
+        assert_eq!((read.bytes, read.drop, read.methods), (24, None, vec![CODE]));
+        for changed in [
+            (TABLE, DATA),
+            (TABLE + 8, 0),
+            (TABLE + 8, 25),
+            (TABLE + 16, 0),
+            (TABLE + 16, 3),
+            (TABLE + 16, 1 << 63),
+        ] {
+            assert!(read_with(&[changed], TABLE).is_none(), "{changed:x?}");
+        }
+        for table in [0, CODE, DATA + 0xff0, u64::MAX] {
+            assert!(read_with(&[], table).is_none(), "{table:#x}");
+        }
     }
 }

@@ -132,8 +132,8 @@ fn runtimes_are_named_with_their_versions() {
         let found = arguments.iter().all(has_file).then(|| recognised(&mut command)).flatten();
         let Some(found) = found else {
             // They take hundreds of megabytes each: make does not install them.
-            let how = if ["ocaml", "racket"].contains(&name) { "apt-get install it" } else { "make deps" };
-            eprintln!("skipped: runtimes_are_named_with_their_versions: {name} is not here ({how})");
+            let advice = if ["ocaml", "racket"].contains(&name) { "apt-get install it" } else { "make deps" };
+            eprintln!("skipped: runtimes_are_named_with_their_versions: {name} is not here ({advice})");
             continue;
         };
         let runtime = found.runtimes.iter().find(|found| found.name == runtime);

@@ -20,7 +20,7 @@ use strandline_process::call::inject::{self, Call, CallError, Injected};
 use strandline_process::pages;
 use strandline_process::procfs::Process;
 use strandline_process::target::admission;
-use strandline_process::target::tracee::Tracee;
+use strandline_process::target::tracee::{Tracee, means_ended};
 
 /// Maximum time for the call itself before it is left to end by itself.
 pub const CALL_LIMIT: Duration = Duration::from_secs(120);
@@ -29,8 +29,6 @@ pub const CALL_LIMIT: Duration = Duration::from_secs(120);
 pub(super) const HANDLER_STACK_BYTES: u64 = 20 << 10;
 /// Alignment of a text on the thread's stack, in bytes.
 const TEXT_ALIGNMENT: u64 = 16;
-/// Errors for a thread that is gone: ESRCH, and ECHILD if its parent has reaped it.
-const GONE_ERRNOS: [i32; 2] = [3, 10];
 
 /// The call, and conditions for it.
 #[derive(Debug)]
@@ -76,7 +74,7 @@ pub fn apply(pid: i32, request: &CallRequest<'_>) -> Result<Applied, Refusal> {
         // The thread's id may have been reused by another process since it was read.
         process.task_stat(tracee.tid)?;
         let call = prepare(&tracee, request, &stop_handlers)
-            .map_err(|error| Refusal::from_io(process, format!("calling in thread {}", tracee.tid), error))?;
+            .map_err(|error| refusal(process, tracee.tid, CallError::NotStarted(error)))?;
         run(tracee, &call, &pagemap, &heaps)
     };
     let applied = with_safe_thread(process, request, &stop_handlers, &mut act)??;
@@ -127,11 +125,10 @@ fn prepare<'a>(
         Argument::Text(text) => {
             let mut bytes = text.as_bytes().to_vec();
             bytes.push(0);
-            let top = tracee.registers.rsp.checked_sub(RED_ZONE_BYTES);
-            let address =
-                top.and_then(|top| Some(top.checked_sub(bytes.len() as u64)? & !(TEXT_ALIGNMENT - 1)));
             let no_room = || std::io::Error::new(std::io::ErrorKind::InvalidData, "no room on its stack");
-            let (top, address) = top.zip(address).ok_or_else(no_room)?;
+            let top = tracee.registers.rsp.checked_sub(RED_ZONE_BYTES).ok_or_else(no_room)?;
+            let start = top.checked_sub(bytes.len() as u64).ok_or_else(no_room)?;
+            let address = start & !(TEXT_ALIGNMENT - 1);
             memory::write(tracee.process.pid(), address, &bytes)?;
             call.arguments[0] = address;
             call.reserved_bytes = top - address;
@@ -157,21 +154,19 @@ fn run(
     heaps: &[Range<u64>],
 ) -> Result<Applied, Refusal> {
     let (process, tid) = (tracee.process, tracee.tid);
-    let resident_bytes = || {
-        let bytes = pages::anonymous_bytes_in(pagemap, heaps);
-        bytes.map_err(|error| Refusal::from_io(process, "reading pagemap", error))
-    };
-    let before = resident_bytes()?;
+    let before = pages::anonymous_bytes_in(pagemap, heaps)
+        .map_err(|error| Refusal::from_io(process, "reading pagemap", error))?;
     let mut injected = inject::begin(tracee, call).map_err(|error| refusal(process, tid, error))?;
     let began = injected.begun_at;
     if let Err(error) = injected.run(began + CALL_LIMIT) {
         return Err(leave(process, tid, injected, error));
     }
     let call_seconds = began.elapsed().as_secs_f64();
-    let after = resident_bytes();
+    let after = pages::anonymous_bytes_in(pagemap, heaps);
     let stop_time = injected.finish(CALL_LIMIT).map_err(|error| refusal(process, tid, error))?;
     Ok(Applied {
-        actual_bytes: Some(before.saturating_sub(after?)),
+        // The call was made: an effect that cannot be counted is no refusal.
+        actual_bytes: after.ok().map(|after| before.saturating_sub(after)),
         resident_before_bytes: before,
         call_seconds,
         stopped_seconds: Some(stop_time.as_secs_f64()),
@@ -203,9 +198,7 @@ pub(crate) fn refusal(process: &Process, tid: i32, error: CallError) -> Refusal 
             Refusal::Died { pid, how: format!("signal {signal}") }
         }
         CallError::Died(_) => Refusal::Died { pid, how: "in an unknown way".into() },
-        CallError::Failed(source)
-            if source.raw_os_error().is_some_and(|errno| GONE_ERRNOS.contains(&errno)) =>
-        {
+        CallError::Failed(source) if means_ended(&source) => {
             Refusal::Died { pid, how: "the thread is gone".into() }
         }
         CallError::Failed(source) => Refusal::Interrupted { pid, tid, source },

@@ -164,7 +164,7 @@ impl Reason {
             Self::NoTables => "with code without unwind tables on the stack",
             Self::NotInPlainWait => "not asleep in a call that waits for something outside of the process",
             Self::NotIdle => "not a helper thread that waits for work",
-            Self::ForeignStack => "not on their own stack",
+            Self::ForeignStack => "on a stack that is not the thread's own",
             Self::SmallStack => "with too little stack left",
             Self::Code32Bit => "running 32-bit code",
             Self::InRestartableSequence => "in a restartable sequence",
@@ -274,8 +274,8 @@ struct Chooser<'a> {
     conditions: &'a ThreadConditions<'a>,
     /// The objects that were loaded to follow stacks.
     objects: Objects,
-    /// The latest reason against each thread that was checked; [`Reason::Late`] only if it is the
-    /// first, because any other explains more.
+    /// The latest reason against each thread of the current round; [`Reason::Late`] only if it is
+    /// the first, because any other explains more.
     reasons: BTreeMap<i32, Reason>,
     /// The threads that did not stop in time at their last check.
     late: BTreeSet<i32>,

@@ -107,7 +107,11 @@ pub fn apply(pid: i32, request: &NotifyRequest<'_>) -> Result<Notified, Refusal>
     }
     let work = match wait_until_done(process, &made_calls) {
         Ok(work) => work,
-        // How the process died says more than that it has ended.
+        // How the process died in a call says more.
+        Err(Error::Ended { .. } | Error::NoSuchProcess { .. } | Error::Zombie { .. }) => {
+            let how = "before the runtime had done the work".to_owned();
+            return Err(refused.filter(Refusal::touched).unwrap_or(Refusal::Died { pid, how }));
+        }
         Err(error) => return Err(refused.filter(Refusal::touched).unwrap_or_else(|| error.into())),
     };
     let drop_to = |private_bytes: u64| before.private_bytes.saturating_sub(private_bytes);
@@ -284,7 +288,8 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Returns the refusal for an obstacle that remained for the whole wait.
+    /// Returns the refusal for an obstacle that remained for the whole wait, or that waiting does
+    /// not remove.
     fn not_safe(&self, obstacle: Obstacle) -> Refusal {
         let (pid, seconds) = (self.process.pid(), self.request.wait.as_secs_f64());
         Refusal::NoSafeThread { pid, seconds, detail: obstacle.text().to_owned() }

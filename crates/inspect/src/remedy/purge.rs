@@ -20,9 +20,9 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::call::{self, CallRequest, no_trampoline};
+use super::runtime_code::is_c_library;
 use super::{Applied, Refusal};
 use strandline_claims::allocator::{CallPlan, Function};
-use strandline_process::c_library::CLibrary;
 use strandline_process::call::code::CallSites;
 use strandline_process::elf::{Object, Symbol};
 use strandline_process::map::{AddressSpace, Mapping};
@@ -41,8 +41,6 @@ const MIN_FUNCTIONS: usize = 100;
 /// Maximum number of symbols with the name of the function to call, and of those with the name of
 /// its sibling: each may have a prefix.
 const MAX_CANDIDATES: usize = 16;
-/// The thread library of glibc before 2.34.
-const THREAD_LIBRARY: &str = "libpthread";
 /// Functions that fork. After a fork, an allocator releases its last lock with
 /// pthread_mutex_unlock, where a compiler may have left no frame of the allocator.
 const FORK_FUNCTIONS: [&[u8]; 6] =
@@ -203,9 +201,7 @@ fn fork_functions(process: &Process, space: &AddressSpace) -> Option<Vec<Range<u
     let (mut read_files, mut has_fork) = (HashSet::new(), false);
     for mapping in space.mappings().iter().filter(|mapping| mapping.has_file() && mapping.permissions.execute)
     {
-        let is_libc =
-            CLibrary::of_file(&mapping.name).is_some() || mapping.file_name().starts_with(THREAD_LIBRARY);
-        let is_wanted = is_libc || program.as_ref() == Some(&mapping.name);
+        let is_wanted = is_c_library(mapping) || program.as_ref() == Some(&mapping.name);
         if !is_wanted || !read_files.insert(mapping.file_id()) {
             continue;
         }

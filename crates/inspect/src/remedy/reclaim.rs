@@ -18,6 +18,7 @@ use crate::readers;
 use crate::verdict::remedies::ZERO_PAGES;
 use strandline_claims::allocator::{CallHazard, CallPlan, CodeRanges, HazardCause};
 use strandline_claims::caveat::Caveat;
+use strandline_claims::reader::ReaderInfo;
 use strandline_claims::remedy::{Action, Answer, Effect, Request, Spec};
 use strandline_claims::units::{bytes, counted};
 use strandline_process::elf::Object;
@@ -134,14 +135,17 @@ fn apply(
     options: &ReclaimOptions<'_>,
     answer: &mut Reclamation,
 ) -> bool {
-    match readers::remedy(remedy).map(|spec| spec.action) {
-        Some(Action::Call) => make_calls(pid, remedy, before, options, answer),
-        Some(Action::Notify(_)) => notify_runtime(pid, remedy, before, options, answer),
-        Some(Action::Apply(apply) | Action::Advice(apply)) => {
-            apply_by_reader(apply, pid, remedy, before, options, answer)
+    let entry = readers::remedy_and_reader(remedy);
+    match entry.map(|(owner, spec)| (owner, spec, spec.action)) {
+        Some((_, _, Action::Call)) => make_calls(pid, remedy, before, options, answer),
+        Some((owner, _, Action::Notify(_))) => {
+            notify_runtime(pid, remedy, owner.title, before, options, answer)
+        }
+        Some((owner, spec, Action::Apply(apply) | Action::Advice(apply))) => {
+            apply_by_reader(apply, owner, spec, pid, before, options, answer)
         }
         None if remedy == ZERO_PAGES => release_zero_pages(pid, before, options, answer),
-        Some(Action::NextStart) | None => {
+        Some((_, _, Action::NextStart)) | None => {
             let all: Vec<&str> = applicable().into_iter().map(|remedy| remedy.id).collect();
             refuse(answer, format!("reclaim has no remedy {remedy:?}; it has {}", all.join(", ")));
             false
@@ -152,19 +156,19 @@ fn apply(
 /// Has a reader apply a remedy; true if it did.
 fn apply_by_reader(
     apply: fn(&Request<'_>) -> Answer,
+    owner: &ReaderInfo,
+    spec: &'static Spec,
     pid: i32,
-    remedy: &str,
     before: &Inspection,
     options: &ReclaimOptions<'_>,
     answer: &mut Reclamation,
 ) -> bool {
     let explanation = &before.explanation;
-    let Some((owner, spec)) = readers::remedies().find(|(_, spec)| spec.id == remedy) else { return false };
     let request = Request {
         spec,
         pid,
         runtime: explanation.runtimes.iter().find(|runtime| runtime.name == owner.name),
-        remedy: explanation.remedies.iter().find(|predicted| predicted.id == remedy),
+        remedy: explanation.remedies.iter().find(|predicted| predicted.id == spec.id),
         is_dry_run: options.dry_run,
         watch: options.watch,
     };
@@ -177,16 +181,15 @@ fn apply_by_reader(
     false
 }
 
-/// Makes the calls that request a runtime to release memory; true if one was made.
+/// Makes the calls that request the runtime `owner` to release memory; true if one was made.
 fn notify_runtime(
     pid: i32,
     remedy: &str,
+    owner: &str,
     before: &Inspection,
     options: &ReclaimOptions<'_>,
     answer: &mut Reclamation,
 ) -> bool {
-    let owner =
-        readers::remedies().find(|(_, spec)| spec.id == remedy).map_or("runtime", |(about, _)| about.title);
     let plan = match before.notification(remedy) {
         Some(Ok(plan)) => plan,
         Some(Err(reason)) => {
@@ -258,8 +261,8 @@ fn report_notified(notified: Notified, heap_count: usize, owner: &str, answer: &
 
 /// Sets the result of a runtime's own work to the bytes by which the rows of its reader fell.
 fn count_rows(answer: &mut Reclamation) {
-    let owner = readers::remedies().find(|(_, spec)| spec.id == answer.remedy);
-    let Some((about, Spec { action: Action::Notify(own_rows), .. })) = owner else { return };
+    let entry = readers::remedy_and_reader(&answer.remedy);
+    let Some((about, Spec { action: Action::Notify(own_rows), .. })) = entry else { return };
     let is_own = |id: &str| own_rows.contains(&id);
     let bytes = |explanation: &Option<Explanation>| {
         let explanation = explanation.as_ref()?;
@@ -283,9 +286,10 @@ fn needs_trace(remedy: &str) -> bool {
     readers::remedy(remedy).is_some_and(|spec| spec.effect == Effect::Objects && is_applied(spec))
 }
 
-/// Returns the call that releases most; among equals, the first of the table.
+/// Returns the remedy whose calls release most; among equals, the first of the table.
 fn best_call(inspection: &Inspection) -> &'static str {
-    let released = |id: &str| call_plans(inspection, id).map(|plan| plan.predicted_bytes).max();
+    let released =
+        |id: &str| call_plans(inspection, id).map(|plan| plan.predicted_bytes).reduce(u64::saturating_add);
     let calls = readers::remedies().map(|(_, spec)| spec.id).filter(|id| calls_allocator(id));
     let best = calls.reduce(|best, id| if released(id) > released(best) { id } else { best });
     best.unwrap_or_default()
@@ -404,7 +408,8 @@ fn make_calls(
     }
     let hazard = call_hazard(before, remedy);
     let is_known = hazard.is_none_or(|hazard| hazard.cause != HazardCause::TooSlow);
-    if answer.predicted_bytes == Some(0) && is_known {
+    let plans: Vec<&CallPlan> = plans.into_iter().filter(|plan| plan.predicted_bytes > 0).collect();
+    if (plans.is_empty() || answer.predicted_bytes == Some(0)) && is_known {
         set_nothing(answer, "no page of its heap is one that the call releases");
         return false;
     }
@@ -412,14 +417,12 @@ fn make_calls(
         refuse(answer, hazard_text(remedy, &hazard));
         return false;
     }
-    let plans = plans.into_iter().filter(|plan| plan.predicted_bytes > 0);
     if options.dry_run {
-        let mut checks = plans.map(|plan| check_call(pid, plan, before, options));
+        let mut checks = plans.iter().map(|plan| check_call(pid, plan, before, options));
         let reason = checks.find_map(std::result::Result::err);
         reason.into_iter().for_each(|reason| refuse(answer, reason));
         return false;
     }
-    let plans: Vec<&CallPlan> = plans.collect();
     wait_until_due(plans.iter().copied());
     let mut done = CallTotals::default();
     for plan in plans {
@@ -433,15 +436,19 @@ fn make_calls(
                     if plan.releases_all { applied.resident_before_bytes } else { plan.predicted_bytes };
                 done.add(&applied);
             }
-            Err(reason) => {
+            Err(reason) if done.calls == 0 => {
                 refuse(answer, reason);
-                break;
+                return false;
+            }
+            Err(reason) => {
+                // Not a refusal of the whole: the effect of the calls before it is reported.
+                answer.caveats.push(Caveat::new("not_all_called", remedy, None, reason.as_str()));
+                answer.reason = Some(reason);
+                return done.report(answer);
             }
         }
     }
-    if answer.outcome != Outcome::Refused {
-        done.set_predicted(answer);
-    }
+    done.set_predicted(answer);
     done.report(answer)
 }
 

@@ -109,9 +109,12 @@ fn mapping_of(space: &AddressSpace, frame: u64) -> Option<&Mapping> {
 
 /// Whether a frame is in the C library.
 fn is_libc(space: &AddressSpace, frame: u64) -> bool {
-    mapping_of(space, frame).is_some_and(|mapping| {
-        CLibrary::of_file(&mapping.name).is_some() || mapping.file_name().starts_with("libpthread")
-    })
+    mapping_of(space, frame).is_some_and(is_c_library)
+}
+
+/// Whether a mapping is of the C library, or of the thread library of glibc before 2.34.
+pub(super) fn is_c_library(mapping: &Mapping) -> bool {
+    CLibrary::of_file(&mapping.name).is_some() || mapping.file_name().starts_with("libpthread")
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use strandline_claims::caveat::Caveat;
 #[derive(Default)]
 pub struct CallTotals {
     /// Number of calls.
-    calls: u32,
+    pub calls: u32,
     /// Their effect and cost, added up.
     applied: Applied,
     /// Sum of the predictions right before each call.

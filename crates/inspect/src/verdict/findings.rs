@@ -179,8 +179,9 @@ fn zero_pages(inputs: &VerdictInputs<'_>) -> Finding {
 /// Parts of stacks that threads used before.
 fn stacks(view: &LedgerView<'_>) -> Finding {
     let stacks = view.row_bytes(UNUSED_STACKS);
+    let (of_stacks, verb) = if view.threads == 1 { ("its stack", "uses") } else { ("their stacks", "use") };
     let headline = format!(
-        "{} is what {} used of their stacks before and use no more: it goes back when a thread ends; fewer threads (a smaller \
+        "{} is what {} used of {of_stacks} before and {verb} no more: it goes back when a thread ends; fewer threads (a smaller \
          pool) or smaller stacks (ulimit -s, pthread_attr_setstacksize, -Xss) hold less",
         view.of_rss(stacks),
         counted(view.threads, "thread"),

@@ -105,8 +105,8 @@ fn processes_without_a_provably_safe_call_are_refused() {
     let tiny = refused(&in_vfork().0);
     assert!(tiny.contains("1 in an uninterruptible sleep"), "{tiny}");
     assert!(tiny.contains("1 with too little stack left"), "{tiny}");
-    assert!(refusal("coroutine").contains("not on their own stack"));
-    assert!(refusal("alternate").contains("not on their own stack"));
+    assert!(refusal("coroutine").contains("on a stack that is not the thread's own"));
+    assert!(refusal("alternate").contains("on a stack that is not the thread's own"));
 }
 
 #[test]

@@ -18,6 +18,9 @@ const OFFSET_RSEQ_CS: u64 = 8;
 const MAX_SEARCHED_BYTES: u64 = 4 << 20;
 /// All `UC_*` flags of `uc_flags`.
 const MAX_UC_FLAGS: u64 = 7;
+/// Maximum number of code addresses that are read in search of returns from handlers: a hostile
+/// stack may be full of them. With more, the answer is unknown.
+const MAX_CHECKED_RETURNS: usize = 1 << 12;
 
 /// The thread's own stack; `None` if the stack pointer is not on it.
 pub fn own_stack(
@@ -56,10 +59,14 @@ pub fn may_be_in_signal_handler(
     if memory.read(start, &mut contents).is_err() {
         return true;
     }
+    let mut checked_count = 0;
     // Before glibc 2.34, libpthread has a return of its own.
-    let is_trampoline = |address: u64| {
-        space.find(address).is_some_and(|mapping| mapping.permissions.execute)
-            && inject::is_trampoline(memory, address)
+    let mut is_trampoline = |address: u64| {
+        if !space.find(address).is_some_and(|mapping| mapping.permissions.execute) {
+            return false;
+        }
+        checked_count += 1;
+        checked_count > MAX_CHECKED_RETURNS || inject::is_trampoline(memory, address)
     };
     (0..contents.len()).step_by(8).any(|offset| {
         let word = |index: usize| word_at(&contents, offset + 8 * index);

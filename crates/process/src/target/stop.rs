@@ -124,7 +124,7 @@ impl<'a> Stopped<'a> {
             }
             drop(seize_limit);
             // A list that ended early may lack threads that run.
-            if waiting.is_empty() && (process.lists_all(&tids) || since.elapsed() >= limit) {
+            if waiting.is_empty() && process.lists_all(&tids) {
                 break;
             }
             stopped.collect(&waiting, limit)?;

@@ -35,6 +35,8 @@ const X_AXIS_HEIGHT: i32 = 36;
 const Y_AXIS_WIDTH: i32 = 92;
 const LEGEND_HEIGHT: i32 = 30;
 const MARGIN: i32 = 16;
+/// Minimum width of a name of the legend.
+const MIN_NAME_PIXELS: f64 = 90.0;
 /// Length of the line of a curve in the legend.
 const LEGEND_LINE: f64 = 22.0;
 /// Space between that line and the name; there is four times as much after the name.
@@ -481,7 +483,8 @@ fn draw_mark<DB: DrawingBackend>(pen: &Pen<'_, DB>, frame: &Frame, label: &Label
     pen.text(label.name.clone(), Position::new(x, middle(row)), TEXT_SIZE, label.colour, HPos::Left)
 }
 
-/// Draws the names of the curves below the plot; if they are too wide, each has an equal part.
+/// Draws the names of the curves below the plot; if they are too wide, each has an equal part, and
+/// those that do not fit are left out.
 fn draw_legend<DB: DrawingBackend>(pen: &Pen<'_, DB>, curves: &[Curve]) -> DrawResult<DB> {
     let y = f64::from(HEIGHT) - f64::from(LEGEND_HEIGHT) / 2.0;
     let mut x = f64::from(Y_AXIS_WIDTH);
@@ -489,11 +492,15 @@ fn draw_legend<DB: DrawingBackend>(pen: &Pen<'_, DB>, curves: &[Curve]) -> DrawR
     let around_name = LEGEND_LINE + 5.0 * LEGEND_GAP;
     let name_pixels = |curve: &Curve| f64::from(pixels(&curve.name, TEXT_SIZE));
     let full_width: f64 = curves.iter().map(|curve| name_pixels(curve) + around_name).sum();
-    let max_pixels = if x + full_width > f64::from(WIDTH) { part_width - around_name } else { full_width };
+    let is_too_wide = x + full_width > f64::from(WIDTH);
+    let max_pixels = if is_too_wide { (part_width - around_name).max(MIN_NAME_PIXELS) } else { full_width };
     for curve in curves.iter().rev() {
         let name = fitted(&curve.name, TEXT_SIZE, max_pixels as i32);
         let name_x = x + LEGEND_LINE + LEGEND_GAP;
         let name_end = name_x + f64::from(pixels(&name, TEXT_SIZE));
+        if name_end > f64::from(WIDTH) {
+            break;
+        }
         pen.line(&[Position::new(x, y), Position::new(x + LEGEND_LINE, y)], curve.colour, curve.width)?;
         pen.text(name, Position::new(name_x, y), TEXT_SIZE, TEXT_COLOUR, HPos::Left)?;
         x = name_end + 4.0 * LEGEND_GAP;
