@@ -438,7 +438,8 @@ pub(super) fn pid(text: &str) -> Result<i32, String> {
     match text.parse::<i32>() {
         Ok(pid) if pid > 0 => Ok(pid),
         _ if Path::new(text).is_file() => {
-            Err("core files cannot be read yet; give the id of a running process".to_owned())
+            Err("give the id of a running process, which `pidof NAME` prints; files, such as core files, are not read"
+                .to_owned())
         }
         _ => Err("a process id is a whole number from 1 to 2147483647: `pidof NAME` or `ps -e` prints it"
             .to_owned()),

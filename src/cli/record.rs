@@ -58,7 +58,7 @@ pub fn run(arguments: &Run) -> Result<CommandResult> {
     match ended {
         Ok(RecordedCommand { recorded, wait_status }) => {
             if std::io::stderr().is_terminal() && may_write() {
-                print_summary(&recorded, "peak RSS");
+                print_summary(&recorded, "");
             }
             Ok(CommandResult::WaitStatus(wait_status))
         }
@@ -92,7 +92,7 @@ pub fn record(arguments: &Record, output: &mut Output) -> Result<CommandResult> 
     if output.json {
         output.document(SCHEMA, None, &RecordDocument::new(&recorded))?;
     } else {
-        print_summary(&recorded, "peak RSS since its start");
+        print_summary(&recorded, " since its start");
     }
     Ok(CommandResult::Done)
 }
@@ -177,8 +177,9 @@ fn may_write() -> bool {
 }
 
 /// Prints on standard error what was recorded and the cost; `peak_name` says what the peak is of.
-fn print_summary(recorded: &Recorded, peak_name: &str) {
-    let Recorded { file, file_bytes, end, progress, processes } = recorded;
+fn print_summary(recorded: &Recorded, peak_period: &str) {
+    let Recorded { file, file_bytes, end, progress, processes, max_high_water_kib } = recorded;
+    let peak_owner = if *processes > 1 { " of one process" } else { "" };
     let mut parts = vec![
         format!("recorded {}", seconds(us_to_seconds(end.at_us))),
         format!(
@@ -186,7 +187,10 @@ fn print_summary(recorded: &Recorded, peak_name: &str) {
             counted(end.samples, "sample"),
             percent(end.missed, end.samples + end.missed)
         ),
-        format!("{peak_name} {}", maybe_bytes(end.high_water_kib.map(|kib| kib * 1024))),
+        format!(
+            "peak RSS{peak_owner}{peak_period} {}",
+            maybe_bytes(max_high_water_kib.map(|kib| kib * 1024))
+        ),
     ];
     if *processes > 1 || end.brief_processes > 0 {
         parts.push(counted(u64::from(*processes) + end.brief_processes, "process"));

@@ -104,4 +104,6 @@ pub struct Recorded {
     pub progress: Progress,
     /// Number of processes that were followed.
     pub processes: u32,
+    /// The largest high-water mark of one process, in KiB; `None` if none was read.
+    pub max_high_water_kib: Option<u64>,
 }

@@ -128,6 +128,8 @@ struct State {
     unsampled_processes: u64,
     /// High-water mark of the first process at its reported end.
     root_high_water_kib: Option<u64>,
+    /// See [`Recorded`].
+    max_high_water_kib: Option<u64>,
     /// Whether the first process was found running after its reported end.
     is_root_unsampled: bool,
     progress: Progress,
@@ -469,6 +471,7 @@ impl<'a> Session<'a> {
     fn record_end(&mut self, departed: Departed, now_us: u64) {
         let Departed { pid, wait_status, mut member } = departed;
         self.state.ledgers.watched_count -= usize::from(member.is_counted_as_watched);
+        self.state.max_high_water_kib = self.state.max_high_water_kib.max(member.best_high_water_kib());
         if pid == self.root {
             self.root_status = self.root_status.or(wait_status);
             self.state.root_high_water_kib = member.best_high_water_kib();

@@ -154,7 +154,7 @@ fn side_effects(reclamation: &Reclamation) -> Vec<String> {
         additional.map(|size| format!("RSS fell by {} more: not the pages that were predicted", bytes(size))),
         not_regained.map(|size| {
             format!(
-                "the machine regains {} less: other processes have these pages too (by fork)",
+                "the machine regains {} less: other processes have these pages too, or PSS changed meanwhile",
                 bytes(size)
             )
         }),

@@ -107,7 +107,7 @@ fn usage_errors_are_one_line_and_status_2() {
         (&["explain", "1", "2"], "takes one PID"),
         (&["1", "2"], "strandline explain takes one PID"),
         (&["explain", "0"], "a process id is a whole number"),
-        (&["explain", "/proc/self/exe"], "core files cannot be read yet"),
+        (&["explain", "/proc/self/exe"], "core files, are not read"),
         (&["explain", "--rows", "some", "1"], "use `all` or a number"),
         (&["explain", "--fail-if", "stranded = 5", "1"], "a single = compares nothing"),
         (&["explain", "--fail-if", "row.glib.live > 5", "1"], "no row is called 'glib.live'"),

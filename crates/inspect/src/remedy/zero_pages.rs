@@ -165,7 +165,7 @@ pub(crate) fn can_page_out(process: &Process) -> bool {
 /// CAP_SYS_NICE for any process but the caller's own (Linux 5.10 to 7.2).
 fn page_out_obstacle(process: &Process) -> Option<&'static str> {
     if swap_free_bytes() == 0 || ControlGroups::of(process).swap_left_bytes() == Some(0) {
-        return Some("it may use no swap");
+        return Some("no swap is available to it");
     }
     let result = sys::open_pidfd(process.pid()).and_then(|handle| sys::advise(&handle, &[], MADV_PAGEOUT));
     let is_refused = result.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied);

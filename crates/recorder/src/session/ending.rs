@@ -43,9 +43,10 @@ impl Session<'_> {
         let high_water_kib = self.end_root(stop_reason, wait_status, end_us);
         // Processes that continue running have samples that were not written yet.
         for &pid in &self.tree.pids().to_vec() {
-            if let Some(mut departed) = self.tree.remove(pid, None)
-                && let Some(process) = departed.member.number
-            {
+            let Some(mut departed) = self.tree.remove(pid, None) else { continue };
+            let high_water_kib = departed.member.best_high_water_kib();
+            self.state.max_high_water_kib = self.state.max_high_water_kib.max(high_water_kib);
+            if let Some(process) = departed.member.number {
                 self.push_runs(process, &departed.member.take_runs());
             }
         }
@@ -81,6 +82,7 @@ impl Session<'_> {
             end,
             progress,
             processes: self.state.next_number,
+            max_high_water_kib: self.state.max_high_water_kib,
         }
     }
 

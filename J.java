@@ -1,1 +1,0 @@
-public class J{public static void main(String[] a)throws Exception{java.util.List<byte[]> l=new java.util.ArrayList<>();for(int i=0;i<3000;i++)l.add(new byte[10000]);l=null;Thread.sleep(10000000);}}
