@@ -4,16 +4,14 @@
 use std::time::{Duration, Instant};
 
 use super::arguments_lab::Try as Arguments;
-use super::lab::{
-    LabProgress, TerminalUser, UNTIL_FACTOR, lab_options, report_stop, require_confirmation, show,
-};
+use super::lab::{LabProgress, TerminalUser, UNTIL_FACTOR, lab_options, report_stop, show};
 use super::output::Output;
 use super::{CommandResult, Failure, Result};
 use strandline_lab::cell::{Measure, Subject};
 use strandline_lab::engine::{self, Plan, Progress};
 use strandline_lab::executor::{NoResult, StopReason};
 use strandline_lab::pages::trial::{catalogue_document, catalogue_page, document, page};
-use strandline_lab::setup::{LabContent, LabSetup};
+use strandline_lab::setup::{LabContent, LabSetup, MAX_UNCONFIRMED_RUNS};
 use strandline_lab::trial::applies::Facts;
 use strandline_lab::trial::catalogue::{Candidate, Catalogue};
 use strandline_lab::trial::observation::{self, Observation};
@@ -47,7 +45,7 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> 
     if arguments.list {
         return list_candidates(arguments, &catalogue, output);
     }
-    // Commands with words that are not UTF-8 were refused before.
+    // No word is dropped: a command with words that are not UTF-8 was refused before.
     let command = arguments.command.iter().filter_map(|word| word.to_str().map(str::to_owned)).collect();
     let service = arguments.service();
     let base = Subject {
@@ -57,6 +55,7 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> 
         measure: if service.is_some() { Measure::Figures } else { tries::batch_measure() },
         ..Subject::default()
     };
+    // Results of an earlier lab are reused only if it had the same description.
     let description = (&service, arguments.seed, format!("{catalogue:?}"));
     let subjects = std::slice::from_ref(&base);
     let content = LabContent { verb: "try", description: &description, subjects };
@@ -65,6 +64,7 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> 
     let progress = LabProgress::new("try", !output.json);
     let running = RunningTrial { arguments, catalogue: &catalogue, base, service, progress: &progress };
     let trial = running.run(&mut lab);
+    // Removes the progress line before the result is shown.
     drop(progress);
     match trial {
         Ok(mut trial) => {
@@ -125,6 +125,13 @@ fn with_results(
     settings.into_iter().zip(results).map(|(setting, result)| Tried { setting, result })
 }
 
+/// Result of the first run.
+struct FirstRun {
+    observation: Observation,
+    /// 1 if it left processes behind.
+    runs_with_leftovers: u32,
+}
+
 /// Results of some rounds of a trial.
 struct Rounds {
     /// The results of the command without settings, then of each candidate.
@@ -145,7 +152,7 @@ struct RunningTrial<'a> {
     catalogue: &'a Catalogue,
     /// The command without settings.
     base: Subject,
-    /// How the command is a server; `None` if it is not one.
+    /// How to run the command as a server; `None` if it is not one.
     service: Option<Service>,
     progress: &'a LabProgress,
 }
@@ -155,7 +162,7 @@ impl RunningTrial<'_> {
     /// ones.
     fn run(mut self, lab: &mut LabSetup) -> std::result::Result<Trial, NoResult> {
         let begin = Instant::now();
-        let observation = self.first_run(lab)?;
+        let FirstRun { observation, runs_with_leftovers } = self.first_run(lab)?;
         let elapsed = begin.elapsed();
         let run_time = first_run_time(observation.wall_seconds, elapsed);
         if self.base.timeout.is_none() {
@@ -166,7 +173,7 @@ impl RunningTrial<'_> {
         let Choice { tries, not_applicable } = tries::choose(self.catalogue, &facts, &is_requested);
         // A run reused from an earlier lab took no time now, and a server takes longer than its
         // load.
-        self.confirm(lab, tries.len(), elapsed.max(run_time))?;
+        self.confirm(tries.len(), elapsed.max(run_time))?;
         let mut rounds = self.rounds(lab, BASELINE, &tries, observation.settled_at)?;
         let baseline =
             if rounds.results.is_empty() { TryResult::default() } else { rounds.results.remove(0) };
@@ -182,7 +189,7 @@ impl RunningTrial<'_> {
             baseline,
             tried: with_results(tries, rounds.results).collect(),
             not_applicable,
-            runs_with_leftovers: rounds.runs_with_leftovers,
+            runs_with_leftovers: runs_with_leftovers + rounds.runs_with_leftovers,
             cluster_caveats: Vec::new(),
             nodes: Vec::new(),
         };
@@ -201,25 +208,21 @@ impl RunningTrial<'_> {
     }
 
     /// Refuses a trial with very many runs without --yes.
-    fn confirm(
-        &self,
-        lab: &mut LabSetup,
-        tries: usize,
-        run_time: Duration,
-    ) -> std::result::Result<(), NoResult> {
+    fn confirm(&self, tries: usize, run_time: Duration) -> std::result::Result<(), NoResult> {
         let runs = u64::from(self.arguments.repeat).saturating_mul(tries as u64 + 1);
+        if runs <= MAX_UNCONFIRMED_RUNS || self.arguments.lab.yes {
+            return Ok(());
+        }
         let run_seconds = run_time.as_secs_f64();
-        let why = || {
-            let (total_time, first_time) = (seconds(run_seconds * runs as f64), seconds(run_seconds));
-            format!(
-                "that is {runs} runs, about {total_time} (the first took {first_time}); add --yes to start"
-            )
-        };
-        require_confirmation(lab, &[], runs, self.arguments.lab.yes).map_err(|_| NoResult::Unconfirmed(why()))
+        let (total_time, first_time) = (seconds(run_seconds * runs as f64), seconds(run_seconds));
+        Err(NoResult::Unconfirmed(format!(
+            "that is at least {runs} runs, about {total_time} or more (the first took {first_time}); \
+             add --yes to start"
+        )))
     }
 
     /// Runs the command once without settings; the figures are not counted.
-    fn first_run(&self, lab: &mut LabSetup) -> std::result::Result<Observation, NoResult> {
+    fn first_run(&self, lab: &mut LabSetup) -> std::result::Result<FirstRun, NoResult> {
         let show_first_run = |_: &Progress| {
             self.progress.show_line(if self.service.is_some() { UNTIL_LOAD_ENDS } else { UNTIL_COMMAND_ENDS })
         };
@@ -250,9 +253,9 @@ impl RunningTrial<'_> {
                 }
                 _ => "it could not be recorded; see `strandline doctor`",
             };
-            return Err(NoResult::Failed(format!("its {figure_name} is not known: {reason}")));
+            return Err(NoResult::Failed(format!("the command's {figure_name} is not known: {reason}")));
         }
-        Ok(observation)
+        Ok(FirstRun { observation, runs_with_leftovers: judge.runs_with_leftovers })
     }
 
     /// Runs `tries` together with the command without settings under the name `baseline`. Settled

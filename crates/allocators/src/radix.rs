@@ -80,9 +80,9 @@ pub struct FoundHeaps<Heap> {
 }
 
 impl<Heap> FoundHeaps<Heap> {
-    /// Adds a caveat on the allocator in the file `name`, of which only the size classes were
-    /// found: the rest has an unknown layout, or was not found before the deadline.
-    pub fn add_unread(&mut self, context: &Context<'_>, about: &ReaderInfo, name: &str) {
+    /// Adds a caveat on the allocator in the file `file_name`: its size classes were found, but not
+    /// its page map.
+    pub fn add_unread(&mut self, context: &Context<'_>, about: &ReaderInfo, file_name: &str) {
         let (code, reason) = if context.deadline_passed() {
             ("too_slow", "was not found in the time that a target may be stopped")
         } else {
@@ -92,16 +92,16 @@ impl<Heap> FoundHeaps<Heap> {
             "the size classes of {} were found, but its page map {reason}: it is not read",
             about.title
         );
-        self.caveats.push(Caveat::new(&format!("{}_{code}", about.name), name, None, text));
+        self.caveats.push(Caveat::new(&format!("{}_{code}", about.name), file_name, None, text));
     }
 }
 
-/// Returns the static data of each mapped program and library with more than `bytes` of it, as far
-/// as [`modules::data`] returns it.
-pub fn large_data(space: &AddressSpace, bytes: u64) -> Vec<StaticData<'_>> {
+/// Returns the static data of each mapped program and library, as far as [`modules::data`] returns
+/// it, if it has more than `min_bytes`.
+pub fn large_data(space: &AddressSpace, min_bytes: u64) -> Vec<StaticData<'_>> {
     let mut static_data = Vec::new();
     for group in modules::file_groups(space) {
-        if let Some(range) = modules::data(&group).filter(|data| data.len() > bytes) {
+        if let Some(range) = modules::data(&group).filter(|data| data.len() > min_bytes) {
             static_data.push(StaticData { range, object: group[0] });
         }
     }
@@ -127,7 +127,8 @@ pub struct Leaf {
 }
 
 /// Returns the words that may be entries of a root. A root is mostly 0, with one run of entries per
-/// used part of the address space: only words at an end of a run qualify.
+/// used part of the address space: only words at an end of a run qualify. Those beyond
+/// `MAX_ROOT_CANDIDATES` are left out: only a hostile file has so many.
 pub fn root_candidates(context: &Context<'_>, data: &StaticData<'_>, alignment: u64) -> Vec<StaticWord> {
     let mut candidates = Vec::new();
     let (mut previous, mut follows_gap) = (None::<StaticWord>, true);
@@ -151,7 +152,8 @@ pub fn root_candidates(context: &Context<'_>, data: &StaticData<'_>, alignment: 
 }
 
 /// Returns the first table of size classes in `data` that `read` accepts. A candidate begins with
-/// the sizes 0 and then 8 or 16, 32 bits each.
+/// the sizes 0 and then 8 or 16, 32 bits each. Those beyond `MAX_TABLES` are left
+/// out: only a hostile file has so many.
 pub fn size_table<T>(
     context: &Context<'_>,
     data: &StaticData<'_>,
@@ -264,9 +266,10 @@ impl Finder<'_> {
             return None;
         }
         let shift = self.layout.page_shift;
-        let page_number = index.wrapping_sub(range.start >> shift) % (1 << self.layout.leaf_bits);
-        let is_inside = page_number < range.len() >> shift;
-        is_inside.then(|| AddressRange::new(range.start + (page_number << shift), range.end))
+        // The leaf's own place is unknown: page numbers are compared modulo the pages of a leaf.
+        let page_in_extent = index.wrapping_sub(range.start >> shift) % (1 << self.layout.leaf_bits);
+        let is_inside = page_in_extent < range.len() >> shift;
+        is_inside.then(|| AddressRange::new(range.start + (page_in_extent << shift), range.end))
     }
 }
 

@@ -9,17 +9,18 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 const SIGNALS: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
 
-/// The signals blocked when this process started.
+/// Mask of the signals that were blocked before the first lab of this process (bit n-1 for signal
+/// n).
 static MASK_BEFORE: OnceLock<u64> = OnceLock::new();
 
 /// The signals that end a lab, blocked and read on request.
 #[derive(Debug)]
 pub struct Interrupt {
     signals: SignalFd,
-    /// The first signal, once one was read.
+    /// The number of the first signal that was read.
     received: Mutex<Option<i32>>,
-    /// Readable from the first signal on, for every waiting thread: only one thread reads the
-    /// signal.
+    /// Readable from the first signal on: one thread reads the signal, but all that wait must wake
+    /// up.
     notified: EventFd,
     /// See [`Interrupt::mask_before`].
     mask_before: u64,
@@ -32,14 +33,9 @@ impl Interrupt {
         // A parent may have ignored SIGCHLD; then ends of children are not reported.
         strandline_sys::spawn::set_recording_dispositions();
         let bits = SIGNALS.into_iter().fold(0u64, |bits, signal| bits | 1 << (signal as i32 - 1));
-        let previous_mask = strandline_sys::spawn::block_signals(bits).map_err(failed)?;
+        let previous_mask = strandline_sys::spawn::block_also(bits).map_err(failed)?;
         // A second lab of this process finds the signals blocked by the first.
         let mask_before = *MASK_BEFORE.get_or_init(|| previous_mask);
-        // `block_signals` replaces the mask: signals that were blocked before stay blocked.
-        let both_masks = mask_before | bits;
-        if both_masks != bits {
-            strandline_sys::spawn::block_signals(both_masks).map_err(failed)?;
-        }
         let set: SigSet = SIGNALS.into_iter().collect();
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         let signals = SignalFd::with_flags(&set, flags).map_err(|errno| failed(errno.into()))?;
@@ -56,6 +52,7 @@ impl Interrupt {
     /// The first signal received; stays set.
     pub fn signal(&self) -> Option<i32> {
         let mut received = self.received.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // The file does not block: an error means that no signal can be read.
         if received.is_none()
             && let Ok(Some(signal)) = self.signals.read_signal()
         {
@@ -71,7 +68,8 @@ impl Interrupt {
         matches!(self.signals.read_signal(), Ok(Some(_)))
     }
 
-    /// Mask of the signals blocked when this process started.
+    /// Mask of the signals that were blocked before the first lab of this process (bit n-1 for
+    /// signal n).
     pub fn mask_before(&self) -> u64 {
         self.mask_before
     }

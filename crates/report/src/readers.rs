@@ -1,5 +1,5 @@
-//! The terminal view of `doctor --readers`: which allocators and runtimes are read, and which are
-//! only recognised.
+//! What `doctor --readers` shows: which allocators and runtimes are read, and which are only
+//! recognised.
 
 use serde::Serialize;
 use strandline_claims::reader::{FileName, ReaderInfo};
@@ -8,7 +8,7 @@ use super::paint::{Paint, Surface};
 use super::terminal::joined;
 use super::text::{hanging, wrap};
 
-/// An allocator or a runtime, as documents contain it.
+/// An allocator or a runtime, as the document and the tables of `doctor --readers` contain it.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReaderView {
     /// Its name in documents.

@@ -1,7 +1,7 @@
 //! Collects the metrics of the subjects of a study, and checks for duplicate names and for names
 //! that are a text in one subject and a figure in another.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::expression::Expression;
 use super::file::{DerivedDefinition, Measurement, Study, Subject};
@@ -10,19 +10,25 @@ use super::problems::Problems;
 
 /// Sets the metrics of each subject, and of the study as their union.
 pub fn set_metrics(study: &mut Study, problems: &mut Problems) {
-    let mut duplicates = BTreeSet::new();
+    // `check` has reported the errors of an expression that cannot be parsed.
+    let inputs_of = |derived: &DerivedDefinition| {
+        let parsed = Expression::parse(&derived.expression.value, &|_| None, &[]);
+        parsed.map(|expression| expression.scan.metrics).unwrap_or_default()
+    };
+    let inputs: Vec<_> = study.derived.iter().map(inputs_of).collect();
+    // The offset of the first subject that has each duplicate.
+    let mut duplicates = BTreeMap::new();
     let mut exceeds_limit = false;
     let mut subjects = std::mem::take(&mut study.subjects);
     for subject in &mut subjects {
         let named = NamedMetrics::new(study.measure_of(subject), &study.derived);
-        duplicates.extend(named.duplicates);
+        for name in named.duplicates {
+            duplicates.entry(name).or_insert(subject.offset);
+        }
         exceeds_limit |= named.exceeds_limit;
         subject.metrics = named.metrics;
         // A derived metric is dropped if the subject lacks one of its inputs.
-        for derived in &study.derived {
-            // `check` has reported the errors of an expression that cannot be parsed.
-            let parsed = Expression::parse(&derived.expression.value, &|_| None, &[]);
-            let inputs = parsed.map(|expression| expression.scan.metrics).unwrap_or_default();
+        for (derived, inputs) in study.derived.iter().zip(&inputs) {
             if !inputs.iter().all(|name| subject.metrics.contains_key(name)) {
                 subject.metrics.remove(&derived.name);
             }
@@ -32,9 +38,9 @@ pub fn set_metrics(study: &mut Study, problems: &mut Problems) {
     }
     check_types(&subjects, problems);
     study.subjects = subjects;
-    for name in duplicates {
+    for (name, subject_offset) in duplicates {
         let derived = study.derived.iter().find(|derived| derived.name == name);
-        let offset = derived.map_or(0, |derived| derived.expression.offset);
+        let offset = derived.map_or(subject_offset, |derived| derived.expression.offset);
         problems.add(offset, format!("there are two metrics called `{name}`"));
     }
     let total: usize = study.subjects.iter().map(|subject| subject.metrics.len()).sum();

@@ -7,12 +7,16 @@
 use crate::{HeapExpected, HeapImage, Image, Rng, map_line, map_lines};
 
 const PAGE: u64 = 4096;
+/// Address of the program's data.
 const DATA: u64 = 0x40_8000;
 const DATA_BYTES: u64 = 4 * PAGE;
+/// Address of the region grown by brk.
 const HEAP: u64 = 0x60_0000;
+/// Address of the mapped region, which the blocks with mappings of their own follow.
 const MAPPED: u64 = 0x7f11_0000_0000;
+/// Pages of each region.
 const REGION_PAGES: u64 = 24;
-/// Pages of blocks with their own mappings.
+/// Pages of each block that has its own mapping.
 const BLOCK_PAGES: [u64; 3] = [60, 57, 75];
 /// Chunks are multiples of this (`SIZE_ALIGN`); a block begins after two words (`OVERHEAD`).
 const ALIGNMENT: u64 = 32;
@@ -132,6 +136,7 @@ impl Writer {
                 used_lists |= 1 << number;
                 self.image.put_row(list + LIST_HEAD, [*first, *last]);
             } else if number % 3 == 0 {
+                // This list was used and is empty again: it links to itself.
                 self.image.put_row(list + LIST_HEAD, [own_chunk; 2]);
             }
         }

@@ -224,6 +224,16 @@ pub fn block_signals(signals: u64) -> io::Result<u64> {
     Ok(mask_before)
 }
 
+/// Adds to this thread's mask of blocked signals (bit n-1 for signal n); returns the old one.
+///
+/// # Errors
+/// Returns the error of rt_sigprocmask(2).
+pub fn block_also(signals: u64) -> io::Result<u64> {
+    let mask_before = own_mask()?;
+    set_own_mask(mask_before | signals)?;
+    Ok(mask_before)
+}
+
 /// This thread's mask of blocked signals, bit n-1 for signal n.
 fn own_mask() -> io::Result<u64> {
     let mut mask = 0u64;

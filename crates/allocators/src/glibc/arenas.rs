@@ -219,7 +219,7 @@ impl Arenas<'_> {
         let lists: Vec<_> =
             caches.lists.iter().copied().chain(fastbins.map(|&head| List::fastbin(head))).collect();
         let mut cache = PageCache::new(self.context.whole_memory);
-        let links = lists::detect_encoding(&mut cache, &ranges, &lists, LinkEncoding::Protected);
+        let links = lists::detect_encoding(&mut cache, &ranges, &lists);
         for &chunk in &caches.structures {
             ranges.insert(chunk, ChunkKind::Metadata);
         }
@@ -227,7 +227,7 @@ impl Arenas<'_> {
         // After the deadline the heap is not walked further either.
         let is_broken = |list: &&List| {
             !self.context.deadline_passed()
-                && !lists::follow(&mut cache, &mut ranges, **list, links, ChunkKind::ThreadCache, max_chunks)
+                && !lists::follow(&mut cache, &mut ranges, **list, links, max_chunks)
         };
         let broken_lists = caches.lists.iter().filter(is_broken).count() as u64;
         add_broken_caveat(broken_lists, "thread caches", reading);

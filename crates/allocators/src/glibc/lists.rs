@@ -1,12 +1,11 @@
-//! Free chunks whose headers mark them as in use: those in thread caches, and those in fastbins if
-//! a walk must know them beforehand.
+//! Chunks that are marked as in use but not in use by the program: free ones in thread caches and
+//! fastbins, and those of malloc itself.
 //!
-//! Both are singly linked lists. glibc 2.32 and later encode the links ("safe-linking", malloc.c,
-//! PROTECT_PTR: the link XOR its own address shifted right by 12). The lists show which encoding is
-//! used. A list is followed only through resident pages of the arenas' ranges, and to each chunk
-//! once, so a cycle ends it.
+//! Thread caches and fastbins are singly linked lists. glibc 2.32 and later encode the links
+//! ("safe-linking", malloc.c, PROTECT_PTR: the link XOR its own address shifted right by 12). The
+//! lists show which encoding is used. A list is followed only through resident pages of the arenas'
+//! ranges, and to each chunk once, so a cycle ends it.
 
-use std::cmp::Ordering;
 use std::collections::HashMap;
 
 use super::chunk_set::ChunkSet;
@@ -126,21 +125,20 @@ impl<'a> Ranges<'a> {
     }
 }
 
-/// Follows one list and adds each chunk. Returns whether the list ended with a link of 0 within
-/// `max_chunks`.
+/// Follows one list of a thread cache and adds each chunk. Returns whether the list ended with a
+/// link of 0 within `max_chunks`.
 pub fn follow(
     cache: &mut PageCache<'_>,
     ranges: &mut Ranges<'_>,
     list: List,
     links: LinkEncoding,
-    kind: ChunkKind,
     max_chunks: u64,
 ) -> bool {
     let mut element = list.head;
     let mut count = 0;
     while element != 0 && count < max_chunks {
         let Some(chunk) = element.checked_sub(list.chunk_offset) else { return false };
-        if !ranges.insert(chunk, kind) {
+        if !ranges.insert(chunk, ChunkKind::ThreadCache) {
             return false;
         }
         count += 1;
@@ -176,13 +174,8 @@ impl List {
 }
 
 /// Determines the encoding from the first links of lists: the one under which more links point to a
-/// chunk or end the list; `default` if both agree with equally many.
-pub fn detect_encoding(
-    cache: &mut PageCache<'_>,
-    ranges: &Ranges<'_>,
-    lists: &[List],
-    default: LinkEncoding,
-) -> LinkEncoding {
+/// chunk or end the list; [`LinkEncoding::Protected`] if it is equally many under both.
+pub fn detect_encoding(cache: &mut PageCache<'_>, ranges: &Ranges<'_>, lists: &[List]) -> LinkEncoding {
     let (mut valid_plain, mut valid_protected) = (0u32, 0u32);
     for list in lists.iter().take(MAX_LISTS_EXAMINED) {
         if !ranges.holds(list.head) {
@@ -194,9 +187,5 @@ pub fn detect_encoding(
         valid_plain += u32::from(is_valid(LinkEncoding::Plain.decode(link, link_address)));
         valid_protected += u32::from(is_valid(LinkEncoding::Protected.decode(link, link_address)));
     }
-    match valid_plain.cmp(&valid_protected) {
-        Ordering::Greater => LinkEncoding::Plain,
-        Ordering::Less => LinkEncoding::Protected,
-        Ordering::Equal => default,
-    }
+    if valid_plain > valid_protected { LinkEncoding::Plain } else { LinkEncoding::Protected }
 }

@@ -21,7 +21,7 @@ const MAX_DATA_BYTES: u64 = 64 << 20;
 /// Maximum areas followed, each with a hundred groups; with more, the list counts as damaged.
 const MAX_AREAS: usize = 1 << 18;
 /// Bytes of the smallest group (`donate` makes it). As no more groups are kept than fit into the
-/// memory of the process, a hostile list cannot exhaust ours.
+/// memory of the process, a hostile list cannot exhaust strandline's memory.
 const MIN_GROUP_BYTES: u64 = 64;
 
 /// The state of one mallocng, with all its groups.
@@ -76,7 +76,7 @@ pub struct FoundStates<State> {
 
 /// Outcome of a search in a range of static data.
 pub struct SearchResult<T> {
-    /// What was searched; `None` if it is not there, or after the deadline.
+    /// What was found; `None` if it is not in the range or the deadline passed before.
     pub hit: Option<T>,
     /// Whether the deadline passed before the end of the range.
     pub is_late: bool,
@@ -105,7 +105,7 @@ struct FirstArea {
     secret: u64,
 }
 
-/// Searches the state in `range`; returns its first area.
+/// Searches `range` for the state; returns its first area.
 fn first_area(context: &Context<'_>, range: AddressRange) -> SearchResult<FirstArea> {
     let mut result = SearchResult { hit: None, is_late: false };
     let mut deadline = DeadlineCheck::after_first_steps(context);
@@ -118,7 +118,7 @@ fn first_area(context: &Context<'_>, range: AddressRange) -> SearchResult<FirstA
             result.is_late = true;
             return false;
         }
-        // Most pages are no area, whether they can be read or not.
+        // Most pages are not areas, whether they can be read or not.
         let secret = context.memory.read_word(area).ok().filter(|&secret| secret != 0);
         if let Some(secret) = secret.filter(|&secret| has_state(context, at, secret)) {
             result.hit = Some(FirstArea { address: area, secret });

@@ -37,10 +37,10 @@ use strandline_process::target::quiet::CS_64_BIT;
 /// 3 GiB of heap a second. A heap that takes longer was made to take long: what is left then stays
 /// unread, with a caveat.
 const LONGEST_STOP: Duration = Duration::from_secs(10);
-/// Part of the time of a stop that is kept for what follows reading: sorting results, and releasing
-/// threads.
+/// The time of a stop divided by this is kept for what follows reading: sorting results, and
+/// releasing threads.
 const END_DIVISOR: u32 = 16;
-/// Part of the available time that runtimes may use; what is left is for heaps.
+/// Runtimes may use the available time divided by this, so that time for heaps is left.
 const RUNTIMES_DIVISOR: u32 = 2;
 
 /// Returns the default limit for a stop of a process with this much anonymous memory.
@@ -106,7 +106,7 @@ pub struct FrozenState {
     pub must_read_again: bool,
 }
 
-/// Returns when reading must end for the target to run again after `max_stop`.
+/// Returns when reading must end so that the target runs again `max_stop` after `since`.
 pub(super) fn end_of_reading(since: Instant, max_stop: Duration) -> Instant {
     since + max_stop.saturating_sub(max_stop / END_DIVISOR)
 }
@@ -115,6 +115,7 @@ pub(super) fn end_of_reading(since: Instant, max_stop: Duration) -> Instant {
 pub(super) struct ReadPlan<'a> {
     /// Number of threads that read.
     pub workers: usize,
+    /// What is requested.
     pub options: &'a Options<'a>,
     /// The readers of what is mapped.
     pub found: &'a FoundReaders,
@@ -183,7 +184,7 @@ pub(super) struct KernelView {
     pub pagemap: File,
 }
 
-/// The caveat that a runtime was busy at each attempt; at the end of a process there is only one.
+/// Returns the caveat on a runtime that is not read because it was busy at each attempt.
 fn busy_caveat(busy: &Busy) -> Caveat {
     let state = if busy.is_collecting {
         "was in a garbage collection"
@@ -247,9 +248,11 @@ impl FrozenState {
         threads: Threads,
         read_plan: &ReadPlan<'_>,
     ) -> Self {
+        // The kernel lists mappings in order: none is left out.
         let (mut space, _) =
             AddressSpace::from_mappings(view.smaps.entries.iter().map(|entry| entry.mapping.clone()));
-        // A library that was loaded since has no known end of its bss.
+        // The end of each bss comes from files, which are not read during a stop: that of a library
+        // loaded since is unknown.
         space.set_spans(read_plan.before.space.spans().clone());
         let Threads { facts, count, mut caveats } = threads;
         if view.smaps.bad_lines > 0 {
@@ -299,7 +302,8 @@ impl FrozenState {
         self.reading_began + end.saturating_duration_since(self.reading_began) / divisor
     }
 
-    /// Whether the target is stopped while it is read, or was stopped for a copy of its memory.
+    /// Whether the target is stopped while it is read: it is not if a snapshot is read instead, or
+    /// if all its threads sleep.
     fn is_stopped(&self) -> bool {
         !self.is_quiet && self.snapshot.is_none()
     }

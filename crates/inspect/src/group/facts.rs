@@ -6,9 +6,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use strandline_claims::Caveat;
 use strandline_process::group::find::Members;
+use strandline_process::group::hierarchy::GroupError;
 use strandline_process::group::kernel_log::OomKill;
 use strandline_process::group::memory::{EffectiveLimit, Memory, NO_LIMIT_BYTES, Pressure, UnreadLimit};
-use strandline_process::group::{Group, Hierarchy};
+use strandline_process::group::{Group, Hierarchy, Version};
 
 use super::advice::Advice;
 use crate::facts::{Cost, HolderKind, State, Totals, Verdict};
@@ -34,10 +35,11 @@ pub struct GroupExplanation {
     pub totals: Totals,
     /// Its processes and those of the groups below it, largest first.
     pub processes: Vec<GroupProcess>,
-    /// The groups directly below it, largest first. Their memory is in the rows too.
+    /// The groups directly below it, largest first, at most `MAX_CHILDREN`. The memory of all is in
+    /// the rows too.
     pub groups: Vec<ChildGroup>,
-    /// The last few processes of it that the kernel killed for lack of memory, by the kernel's log,
-    /// the last one first. With the caveat `kills_not_read` they are unknown.
+    /// Its processes that the kernel killed for lack of memory, by the kernel's log: the last
+    /// `MAX_KILLS`, the last one first. With the caveat `kills_not_read` they are unknown.
     #[serde(default)]
     pub kills: Vec<GroupKill>,
     /// What releases memory, best first.
@@ -108,7 +110,7 @@ pub struct GroupTarget {
     pub kind: String,
     /// Its path below the root of the hierarchy.
     pub path: String,
-    /// Its folder.
+    /// The path of its folder.
     pub folder: String,
     /// The arguments that name it on a command line.
     pub arguments: String,
@@ -144,7 +146,7 @@ pub struct GroupFigures {
     pub version: u8,
     /// memory.current or memory.usage_in_bytes: the rows add up to it.
     pub current_bytes: u64,
-    /// Its own limit.
+    /// Its own limit; `None`: none, or not read.
     pub limit_bytes: Option<u64>,
     /// The smallest limit of it and the groups above it.
     pub effective_limit_bytes: Option<u64>,
@@ -153,13 +155,13 @@ pub struct GroupFigures {
     /// The first of these groups whose limit could not be read: which limit applies is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unread_limit_path: Option<String>,
-    /// memory.high.
+    /// memory.high; `None`: none, or not read.
     pub high_bytes: Option<u64>,
-    /// memory.low.
+    /// memory.low; `None`: none, or not read.
     pub low_bytes: Option<u64>,
-    /// memory.min.
+    /// memory.min; `None`: none, or not read.
     pub min_bytes: Option<u64>,
-    /// memory.soft_limit_in_bytes (version 1).
+    /// memory.soft_limit_in_bytes (version 1); `None`: none, or not read.
     pub soft_limit_bytes: Option<u64>,
     /// The maximum that was charged.
     pub peak_bytes: Option<u64>,
@@ -178,7 +180,7 @@ pub struct GroupFigures {
     pub reclaimable_bytes: Option<u64>,
     /// Bytes swapped out; not in the charge.
     pub swap_bytes: Option<u64>,
-    /// The limit of bytes swapped out.
+    /// The limit of bytes swapped out; `None`: none, or not read.
     pub swap_limit_bytes: Option<u64>,
     /// Bytes that zswap uses for compressed pages; in the charge.
     pub zswap_bytes: Option<u64>,
@@ -211,7 +213,7 @@ pub struct GroupEvents {
     pub under_oom: Option<bool>,
 }
 
-/// memory.pressure: parts of the time, from 0 to 1.
+/// memory.pressure: parts of the time, from 0 to 1, and times in total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GroupPressure {
     /// Part of the last 10 s in which at least one task waited.
@@ -282,7 +284,7 @@ pub struct ChildGroup {
     pub path: String,
     /// What is charged to it.
     pub current_bytes: Option<u64>,
-    /// Its own limit.
+    /// Its own limit; `None`: none, or not read.
     pub limit_bytes: Option<u64>,
 }
 
@@ -293,9 +295,12 @@ impl GroupFigures {
         let limit = limit.ok().flatten();
         let (parts, limits, events) = (&memory.parts, &memory.limits, &memory.events);
         let lists = parts.inactive_file_bytes.zip(parts.active_file_bytes);
-        let reclaimable = lists.map(|(inactive, active)| {
-            // Version 1 counts no slab: the result is a lower bound then.
-            let slab = parts.slab_reclaimable_bytes.unwrap_or(0);
+        let slab = match group.version {
+            // It counts no slab: the result is a lower bound then.
+            Version::One => Some(0),
+            Version::Two => parts.slab_reclaimable_bytes,
+        };
+        let reclaimable = lists.zip(slab).map(|((inactive, active), slab)| {
             inactive.saturating_add(active).saturating_add(slab).min(memory.current_bytes)
         });
         Self {
@@ -352,19 +357,24 @@ impl GroupPressure {
     }
 }
 
-/// The groups directly below `group`, largest first.
+/// The groups directly below `group`, largest first; with unknown figures if one cannot be opened.
 pub(super) fn children(hierarchy: &Hierarchy, group: &Group, members: &Members) -> Vec<ChildGroup> {
     let start = members.groups.first();
     let below =
         members.groups.iter().skip(1).filter(|path| path.parent() == start.map(|path| path.as_path()));
     let mut children: Vec<ChildGroup> = below
         .filter_map(|path| {
+            let is_utf_8 = path.to_str().is_some();
             let path = format!("/{}", path.to_string_lossy());
-            // A group that cannot be opened was removed meanwhile, or its name is not UTF-8.
-            let child = hierarchy.open(&path).ok()?;
-            let current_bytes = child.number(group.version.current_file());
-            let limit_bytes =
-                child.number(group.version.limit_file()).filter(|&bytes| bytes < NO_LIMIT_BYTES);
+            let child = match hierarchy.open(&path) {
+                Ok(child) => Some(child),
+                // It was removed meanwhile: only a name that is not UTF-8 may still exist.
+                Err(GroupError::NoSuchGroup { .. }) if is_utf_8 => return None,
+                Err(_) => None,
+            };
+            let number = |file| child.as_ref()?.number(file);
+            let current_bytes = number(group.version.current_file());
+            let limit_bytes = number(group.version.limit_file()).filter(|&bytes| bytes < NO_LIMIT_BYTES);
             Some(ChildGroup { path, current_bytes, limit_bytes })
         })
         .collect();

@@ -19,7 +19,7 @@ use strandline_process::procfs::{Process, printable};
 use strandline_process::stacks::ThreadFacts;
 
 /// Limit on the interpreters of one program.
-const MAX_INTERPRETERS: usize = 256;
+pub(super) const MAX_INTERPRETERS: usize = 256;
 /// Limit on the length of a path in messages.
 const MAX_PATH_CHARACTERS: usize = 200;
 /// The variable that points to the main interpreter.

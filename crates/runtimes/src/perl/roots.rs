@@ -39,8 +39,8 @@ const MAX_NAMES: u64 = 1 << 16;
 const WORDS_AT_ONCE: u64 = 256;
 /// Maximum number of names in a thread's cached lists, which closures of one sub share: 3 MiB.
 const MAX_CACHED_NAMES: usize = 128 << 10;
-/// Names that take as much memory as the entry of a list in the table.
-const NAMES_PER_LIST: usize = 4;
+/// Memory that a cached list takes besides its names (its entry in the table), in names.
+const LIST_OVERHEAD_NAMES: usize = 4;
 /// Limit on the marked entries, per thread.
 const MAX_MARKS: usize = 1 << 20;
 /// Limit on the buffers listed by name, per thread.
@@ -76,12 +76,8 @@ pub struct MarkedHead {
 impl MarkedHead {
     /// Splits an entry of [`PadFindings::marks`].
     pub fn unpack(packed: u64) -> Self {
-        let mark = match packed & MARK_BITS {
-            1 => Some(Mark::Constant),
-            2 => Some(Mark::Lexical),
-            3 => Some(Mark::Temporary),
-            _ => None,
-        };
+        let mut marks = [Mark::Constant, Mark::Lexical, Mark::Temporary].into_iter();
+        let mark = marks.find(|&mark| mark as u64 == packed & MARK_BITS);
         Self { address: packed & !MARK_BITS, mark }
     }
 }
@@ -146,7 +142,7 @@ pub struct PadFindings {
     pub kept_buffers: Vec<KeptBuffer>,
     /// Globs in pads, sorted: those that code was compiled to refer to (with ithreads).
     pub globs: Vec<u64>,
-    /// Figures, without `names_replaced`.
+    /// Figures of the subs; `names_replaced` stays 0, because names are read later.
     pub subs: super::facts::Subs,
     /// Entries beyond the bounds.
     pub left_out_entries: u64,
@@ -252,7 +248,7 @@ struct PadReader<'a> {
     words_left: &'a AtomicU64,
     /// Lists of names, by address.
     name_lists: HashMap<u64, Arc<Vec<PadEntry>>>,
-    /// Number of names in `name_lists`.
+    /// Number of names in `name_lists`, plus `LIST_OVERHEAD_NAMES` for each list.
     cached_names: usize,
     /// Whether the deadline passed before a sub was read.
     is_late: bool,
@@ -279,7 +275,8 @@ impl PadReader<'_> {
         Some(TypedHead { head, kind: head.kind(self.context.release)? })
     }
 
-    /// Takes `words` from `words_left`; `None` if too few are left.
+    /// Takes `words` from `words_left`. `None` if too few are left: lists and pads would be larger
+    /// than resident memory.
     fn take_words(&self, words: u64) -> Option<()> {
         keys::take(self.words_left, words).then_some(())
     }
@@ -290,7 +287,8 @@ impl PadReader<'_> {
         (!self.is_late).then_some(())
     }
 
-    /// Reads the pads of the sub at `address`; `None` if they are damaged or time is over.
+    /// Reads the pads of the sub at `address`. `None` if they are damaged or larger than resident
+    /// memory, or if the deadline passed.
     fn read_sub(&mut self, address: u64) -> Option<()> {
         let TypedHead { head, kind } = self.head(address)?;
         let body: [u8; sub::BYTES] = self.pages.array(head.any)?;
@@ -385,8 +383,8 @@ impl PadReader<'_> {
         // A lexical with a value keeps it for the next call (`my $x if 0`). A target that only its
         // pad refers to has no use while the sub is not running.
         let is_unused = !head.has_value() || is_target && !pad.is_running && head.references == 1;
-        // An array or a hash without elements is the same for all references with or without
-        // storage.
+        // An array or a hash without elements behaves the same with and without storage, whoever
+        // refers to it.
         let (buffer, buffer_kind) = match storage {
             Storage::String if is_unused => {
                 (unshared_buffer(&mut self.pages, &head, self.context.release)?, BufferKind::String)
@@ -455,12 +453,12 @@ impl PadReader<'_> {
             names.push(PadEntry { name, kind });
         }
         let names = Arc::new(names);
-        let cached_names = names.len() + NAMES_PER_LIST;
-        if self.cached_names + cached_names > MAX_CACHED_NAMES {
+        let added_names = names.len() + LIST_OVERHEAD_NAMES;
+        if self.cached_names + added_names > MAX_CACHED_NAMES {
             self.name_lists.clear();
             self.cached_names = 0;
         }
-        self.cached_names += cached_names;
+        self.cached_names += added_names;
         self.name_lists.insert(list, Arc::clone(&names));
         Some(names)
     }

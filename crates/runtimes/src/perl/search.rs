@@ -5,6 +5,7 @@
 //! never changed or freed. The interpreter begins at a fixed distance before it and has a chain of
 //! arenas. The search reads all resident memory, so it only runs if there may be such interpreters.
 
+use super::locate::MAX_INTERPRETERS;
 use super::spaces::ARENA_SLOTS;
 use crate::batch::PageCache;
 use crate::perl::layout::{HEAD_ANY, HEAD_BYTES, HEAD_FLAGS, HEAD_REFERENCES, Layout};
@@ -19,8 +20,12 @@ const PIECE_BYTES: u64 = 1 << 20;
 const MAX_BYTES: u64 = 8 << 30;
 /// Upper bound on the values of an interpreter.
 const MAX_SV_COUNT: u64 = 1 << 40;
-/// Reference counts of immortal values: `SvREFCNT_IMMORTAL` is half of the largest count, and the
-/// count in memory drifts a little from it.
+/// Alignment of blocks of malloc, which an interpreter begins.
+const INTERPRETER_ALIGNMENT: u64 = 16;
+/// Maximum number of addresses that one worker lists: of more, most would be left out anyway.
+const MAX_LISTED: usize = 2 * MAX_INTERPRETERS;
+/// Reference counts of immortal values: `SvREFCNT_IMMORTAL` (sv.h) is 0x7fff_ffff; code that does
+/// not know that a value is immortal still counts up and down.
 const IMMORTAL_REFERENCES: std::ops::Range<u32> = 0x7000_0000..0x9000_0000;
 
 /// One worker of the search.
@@ -29,7 +34,7 @@ struct Searcher<'a> {
     buffer: Vec<u8>,
     /// Addresses of possible interpreters.
     interpreters: Vec<u64>,
-    /// Whether all pieces could be read to their ends.
+    /// Whether all its pieces were searched to their ends.
     is_complete: bool,
 }
 
@@ -66,6 +71,10 @@ pub fn search(context: &Context<'_>, memory: &dyn Memory, release: &Layout) -> P
         let Some(&piece) = pieces.get(index) else { return };
         let mut at = piece.start;
         while at < piece.end {
+            if interpreters.len() > MAX_LISTED {
+                *is_complete = false;
+                return;
+            }
             buffer.resize((piece.end - at) as usize, 0);
             let read_bytes = memory.read_some(at, buffer);
             let bytes = buffer.get(..read_bytes).unwrap_or(&[]);
@@ -122,7 +131,7 @@ fn undef_heads<'a>(bytes: &'a [u8], start: u64, release: &Layout) -> impl Iterat
 
 /// Whether an interpreter may be at `interpreter`, by the values and the first arena that it has.
 fn is_interpreter(pages: &mut PageCache<'_>, interpreter: u64, release: &Layout) -> bool {
-    if !interpreter.is_multiple_of(16) {
+    if !interpreter.is_multiple_of(INTERPRETER_ALIGNMENT) {
         return false;
     }
     let mut word = |offset: u64| pages.word(interpreter.checked_add(offset)?);

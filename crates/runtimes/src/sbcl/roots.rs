@@ -30,13 +30,13 @@ const GLOBALS: [&str; 5] = [
     "gc_object_watcher",
 ];
 /// Maximum bytes of a variable: a longer one is damage.
-const MAX_GLOBAL_BYTES: usize = 4096;
-/// Bytes of a Lisp object in a variable (`lispobj`).
-const WORD_BYTES: usize = 8;
+const MAX_GLOBAL_BYTES: u64 = 4096;
+/// Bytes of a word, and of a Lisp object in a variable (`lispobj`).
+const WORD_BYTES: u64 = 8;
 /// Bytes read at once.
 const BLOCK_BYTES: usize = 65_536;
-/// Maximum bytes of an alternate stack. A longer one is not read, because other memory may follow
-/// the last thread in its mapping.
+/// Maximum bytes read of an alternate stack: other memory may follow the last thread in its
+/// mapping; its words can at worst keep dead objects.
 const MAX_SIGNAL_STACK_BYTES: u64 = 16 << 20;
 /// Bit number of an immobile object's generation in its header (immobile-space.h).
 const GENERATION_SHIFT: u32 = 24;
@@ -75,7 +75,7 @@ pub enum RootKind {
 pub enum ThreadId {
     /// Its id in the kernel.
     Tid(i32),
-    /// If that is unknown, its index in SBCL's list, from 0.
+    /// Its index in SBCL's list, from 0, if its id is not known.
     ListIndex(usize),
 }
 
@@ -180,13 +180,14 @@ impl Reader<'_> {
             // The thread may be on its alternate stack for signals, which is in the same mapping.
             self.roots.whole_stack_count += 1;
             let end = context.space.find(address).map_or(locals.end, |mapping| mapping.end);
+            let end = end.min(locals.end.saturating_add(MAX_SIGNAL_STACK_BYTES));
             let signal_stack = AddressRange::new(locals.end, end);
-            if !signal_stack.is_empty() && signal_stack.len() <= MAX_SIGNAL_STACK_BYTES {
+            if !signal_stack.is_empty() {
                 let words = self.resident_words(signal_stack)?;
                 self.add_conservative(RootKind::SignalStack(id), words);
             }
         }
-        let used_from = thread_facts.map_or(control.start, |facts| facts.stack_pointer & !7);
+        let used_from = thread_facts.map_or(control.start, |facts| facts.stack_pointer & !(WORD_BYTES - 1));
         let mut stack = self.resident_words(AddressRange::new(used_from, control.end))?;
         // A word that points into the stack belongs to a frame or a stack object, not to the heap.
         let own_memory = AddressRange::new(control.start, locals.end);
@@ -207,12 +208,12 @@ impl Reader<'_> {
     /// Reads the runtime's variables that hold Lisp objects.
     fn read_globals(&mut self, program: &Program) -> Result<(), &'static str> {
         for name in GLOBALS {
+            // Not every release has all of these variables.
             let Some(range) = program.range(name) else { continue };
-            let length = usize::try_from(range.len())
-                .ok()
-                .filter(|bytes| (WORD_BYTES..=MAX_GLOBAL_BYTES).contains(bytes))
-                .ok_or(UNREADABLE)?;
-            let mut bytes = vec![0; length];
+            if !(WORD_BYTES..=MAX_GLOBAL_BYTES).contains(&range.len()) {
+                return Err(UNREADABLE);
+            }
+            let mut bytes = vec![0; range.len() as usize];
             let read_bytes = self.context.memory.read_some(range.start, &mut bytes);
             // A page that was never written is not resident, and holds no object.
             let unread = AddressRange::new(range.start.saturating_add(read_bytes as u64), range.end);
@@ -232,10 +233,10 @@ impl Reader<'_> {
         if Instant::now() >= context.deadline {
             return Err(NO_TIME);
         }
-        let runs = context.resident_runs((range.start & !7, range.end));
+        let runs = context.resident_runs((range.start & !(WORD_BYTES - 1), range.end));
         let bytes: u64 = runs.iter().map(|run| run.len()).sum();
         self.bytes_left = self.bytes_left.checked_sub(bytes).ok_or(TOO_LARGE)?;
-        let mut words = Vec::with_capacity((bytes / 8) as usize);
+        let mut words = Vec::with_capacity((bytes / WORD_BYTES) as usize);
         for run in runs {
             let mut at = run.start;
             while at < run.end {
@@ -318,7 +319,9 @@ fn is_whole_root(kind: SpaceKind) -> bool {
 /// generation is in the header's fourth byte.
 fn visit_space(space: &Space, tracer: &mut Tracer<'_>, context: &RootContext<'_>) {
     if is_whole_root(space.kind) {
-        context.store.each_word(space.start, 0, (space.end - space.start) / 8, |_, word| tracer.visit(word));
+        context
+            .store
+            .each_word(space.start, 0, (space.end - space.start) / WORD_BYTES, |_, word| tracer.visit(word));
     } else if space.kind != SpaceKind::ReadOnly {
         objects::walk_space(context.store, context.kinds, space, |object| {
             if (object.header >> GENERATION_SHIFT) & GENERATION_MASK == PSEUDO_STATIC as u64 {
@@ -389,7 +392,7 @@ mod tests {
             Ok(roots.exact_words.iter().map(|root| root.words.len()).sum::<usize>())
         };
         assert_eq!(read_variable(520), Ok(65));
-        for bytes in [0, 7, MAX_GLOBAL_BYTES as u64 + 8] {
+        for bytes in [0, 7, MAX_GLOBAL_BYTES + 8] {
             assert_eq!(read_variable(bytes), Err(UNREADABLE), "{bytes} bytes");
         }
     }
