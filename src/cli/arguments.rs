@@ -74,9 +74,9 @@ pub enum When {
 pub enum Verb {
     /// Account for every resident byte of a running process
     ///
-    /// Stops the process for a moment, reads its page tables and its heaps, and prints a ledger whose
-    /// rows add up to the kernel's RSS to the byte, what each remedy would release, and what is not
-    /// known.
+    /// Reads its page tables and its heaps while all its threads sleep, or stops it for that time,
+    /// and prints a ledger whose rows add up to the kernel's RSS to the byte, what each remedy would
+    /// release, and what is not known.
     Explain(Explain),
     /// Apply a remedy inside a running process: predicted, actual, cost
     ///

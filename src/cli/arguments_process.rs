@@ -112,7 +112,8 @@ pub struct Explain {
     /// Leave out the readers of language runtimes: a shorter stop, fewer rows
     #[arg(long)]
     pub no_runtimes: bool,
-    /// Resume the process after this time; memory not yet read is reported as unattributed
+    /// Resume the process after this time, such as 50ms (a number alone is seconds); memory not yet
+    /// read is reported as unattributed
     #[arg(long, value_name = "TIME", value_parser = plan::duration)]
     pub max_stop: Option<Duration>,
     /// When to read a snapshot, a copy-on-write child that never runs, while the process runs on:
@@ -191,7 +192,7 @@ pub struct Reclaim {
     #[arg(long)]
     pub dry_run: bool,
     /// Maximum wait for a safe moment
-    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration)]
     pub wait: Duration,
     /// Allow the direct method of zero_pages: if strandline is killed at the wrong instant, a write of
     /// the process to one of those pages may be lost. Only with `--remedy zero_pages`

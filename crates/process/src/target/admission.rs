@@ -58,8 +58,8 @@ fn not_at_exit(pid: i32) -> Error {
 ///
 /// # Errors
 /// [`Error::Ended`], [`Error::Myself`], [`Error::Thread`], [`Error::KernelThread`],
-/// [`Error::LeaderEnded`], [`Error::Zombie`] or [`Error::Traced`]. Whether this user may inspect it, the kernel decides
-/// later: see [`refused`].
+/// [`Error::LeaderEnded`], [`Error::Zombie`] or [`Error::Traced`]. The kernel decides later whether
+/// this user may inspect it: see [`refused`].
 pub fn check(process: &Process) -> Result<Status> {
     let status = check_kind(process)?;
     traced(process, &status).map_or(Ok(status), Err)

@@ -74,8 +74,8 @@ pub fn find_except(process: &Process, space: &AddressSpace, harmless: &[&str]) -
     let has_rings = space.mappings().iter().any(|mapping| mapping.name.starts_with("socket:"));
     let mut holder_text = None;
     let all_checked = each_descriptor(process, "fd", &mut |path| {
-        // It was closed meanwhile, so holds nothing through this process's table; or its path is too
-        // long for a device's. Where links are refused (EACCES), reading the memory is too.
+        // It was closed meanwhile, so it holds nothing through this process's table, or its path is
+        // too long for a device's. Where links are refused (EACCES), reading the memory is too.
         let Ok(link) = with_dac_capabilities(|| std::fs::read_link(path)) else { return true };
         let link = link.to_string_lossy();
         // Packets are received into the process's own memory, which the kernel does not count as

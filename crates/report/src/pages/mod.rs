@@ -1,8 +1,8 @@
 //! Results of the lab for people: tables for a terminal, Markdown for an issue or a mailing list,
 //! one HTML page.
 //!
-//! The report module of each command builds a [`page::Page`] of tables and plots ([`plot`], with the
-//! settings' names by [`names`]). It is cleaned ([`cleaned`]) and laid out by [`terminal`],
+//! The report module of each command builds a [`page::Page`] of tables and plots ([`plot`], with
+//! the settings' names by [`names`]). It is cleaned ([`cleaned`]) and laid out by [`terminal`],
 //! [`markdown`], [`html`], or as several pages by [`book`]; [`pictures`] writes its plots as files.
 
 pub mod book;
