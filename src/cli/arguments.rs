@@ -74,9 +74,9 @@ pub enum When {
 pub enum Verb {
     /// Account for every resident byte of a running process
     ///
-    /// Reads its page tables and its heaps while all its threads sleep, or stops it for that time,
-    /// and prints a ledger whose rows add up to the kernel's RSS to the byte, what each remedy would
-    /// release, and what is not known.
+    /// Reads its page tables and its heaps while all its threads sleep, in a snapshot of it, or while
+    /// it is stopped. Prints a ledger whose rows add up to the kernel's RSS to the byte, what each
+    /// remedy would release, and what is not known.
     Explain(Explain),
     /// Apply a remedy inside a running process: predicted, actual, cost
     ///
@@ -468,16 +468,6 @@ fn size(text: &str) -> Result<u64, String> {
     super::condition::parse_bytes(text)
 }
 
-/// Parses a number of seconds.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    const MAX_SECONDS: f64 = 86_400.0;
-    let seconds = text.strip_suffix('s').unwrap_or(text).parse::<f64>().ok();
-    seconds
-        .filter(|seconds| (0.0..=MAX_SECONDS).contains(seconds))
-        .map(Duration::from_secs_f64)
-        .ok_or_else(|| format!("use a number of seconds from 0 to {MAX_SECONDS}, such as 5 or 0.5"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -493,8 +483,5 @@ mod tests {
         assert_eq!(pid("4711"), Ok(4711));
         assert!(pid("-1").is_err() && pid("0").is_err() && pid("x").is_err() && pid("99999999999").is_err());
         assert!(pid("/etc/passwd").is_err_and(|error| error.contains("core files")));
-        assert_eq!(duration("0.5"), Ok(Duration::from_millis(500)));
-        assert_eq!(duration("2s"), Ok(Duration::from_secs(2)));
-        assert!(duration("nan").is_err() && duration("-1").is_err() && duration("1e30").is_err());
     }
 }

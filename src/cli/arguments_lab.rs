@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::arguments_reading::duration_or_none;
 use super::arguments_slurm::OnSlurm;
 use strandline_lab::squeeze::LimitKind;
 use strandline_lab::squeeze::search::Resolution;
@@ -191,7 +192,7 @@ pub struct Try {
     #[arg(long, value_name = "COMMAND", requires = "ready")]
     pub load: Option<String>,
     /// Time between the load and the measurement
-    #[arg(long, value_name = "SECONDS", requires = "ready", default_value = "1", value_parser = settle)]
+    #[arg(long, value_name = "TIME", requires = "ready", default_value = "1s", value_parser = duration_or_none)]
     pub settle: Duration,
     /// What to minimise. Among candidates within 5% and 1MiB of the smallest, the fastest is the best
     #[arg(long, value_name = "GOAL", default_value = "settled")]
@@ -242,14 +243,9 @@ fn ready(text: &str) -> Result<ReadyCondition, String> {
             port.parse().ok().filter(|&port| port > 0).map(ReadyCondition::Port).ok_or_else(usage)
         }
         Some(("line", line)) if !line.is_empty() => Ok(ReadyCondition::Line(line.to_owned())),
-        Some(("seconds", seconds)) => settle(seconds).map(ReadyCondition::After),
+        Some(("seconds", seconds)) => duration_or_none(seconds).map(ReadyCondition::After),
         _ => Err(usage()),
     }
-}
-
-/// Parses a time that may be 0.
-fn settle(text: &str) -> Result<Duration, String> {
-    if text == "0" { Ok(Duration::ZERO) } else { plan::duration(text) }
 }
 
 /// Arguments of `study`.
@@ -473,7 +469,7 @@ mod tests {
         for wrong in ["port=0", "port=99999", "line=", "seconds=x", "80", ""] {
             assert!(ready(wrong).is_err(), "{wrong}");
         }
-        assert_eq!(settle("0"), Ok(Duration::ZERO));
+        assert_eq!(duration_or_none("0"), Ok(Duration::ZERO));
     }
 
     #[test]

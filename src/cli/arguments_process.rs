@@ -11,9 +11,9 @@ use strandline_process::group::GroupOwner;
 use strandline_recorder::plan;
 use strandline_report::model::Rows;
 
-use super::arguments::{duration, pid};
+use super::arguments::pid;
 use super::arguments_export::stop_budget;
-use super::arguments_reading::{Detail, QuietFor, SnapshotChoice, rows};
+use super::arguments_reading::{Detail, QuietFor, SnapshotChoice, duration_or_none, rows};
 use super::condition::Condition;
 use super::{Failure, Result};
 
@@ -145,10 +145,14 @@ fn reclaim_help() -> String {
     all_remedies.push(ApplicableRemedy {
         id: MEMORY_RECLAIM,
         help: "for a control group: the kernel reclaims inactive page cache (memory.reclaim)",
+        is_advice: false,
     });
     let width = all_remedies.iter().map(|remedy| remedy.id.len()).max().unwrap_or(0);
-    let line = |ApplicableRemedy { id, help }: &ApplicableRemedy| format!("  {id:width$}  {help}");
-    let lines: Vec<String> = all_remedies.iter().map(line).collect();
+    let lines = |is_advice: bool| {
+        let remedies = all_remedies.iter().filter(|remedy| remedy.is_advice == is_advice);
+        let lines = remedies.map(|ApplicableRemedy { id, help, .. }| format!("  {id:width$}  {help}"));
+        lines.collect::<Vec<_>>().join("\n")
+    };
     format!(
         "\
 Examples:
@@ -163,8 +167,12 @@ Examples:
 Remedies:
 {}
 
+Advice only: these are refused with what to do in the program:
+{}
+
 A refusal is exit status 3, with the reason.",
-        lines.join("\n")
+        lines(false),
+        lines(true)
     )
 }
 
@@ -192,7 +200,7 @@ pub struct Reclaim {
     #[arg(long)]
     pub dry_run: bool,
     /// Maximum wait for a safe moment
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration_or_none)]
     pub wait: Duration,
     /// Allow the direct method of zero_pages: if strandline is killed at the wrong instant, a write of
     /// the process to one of those pages may be lost. Only with `--remedy zero_pages`

@@ -57,7 +57,7 @@ pub fn rows(text: &str) -> Result<Rows, String> {
 }
 
 /// Parses a time like [`plan::duration`], or 0.
-fn duration_or_none(text: &str) -> Result<Duration, String> {
+pub(super) fn duration_or_none(text: &str) -> Result<Duration, String> {
     let number = text.trim_end_matches(|c: char| c.is_alphabetic());
     if number.parse::<f64>() == Ok(0.0) { Ok(Duration::ZERO) } else { plan::duration(text) }
 }

@@ -109,7 +109,7 @@ fn check(
     Check { id, status, is_optional: false, finding: finding.into(), impact: impact.to_owned(), fix }
 }
 
-/// The text of a small file of /proc or /sys, trimmed; `None` if there is none that can be read.
+/// The text of a small file of /proc or /sys, trimmed; `None` if it cannot be read.
 fn read(path: impl AsRef<Path>) -> Option<String> {
     let mut text = String::new();
     fs::File::open(path).ok()?.take(MAX_FILE_BYTES).read_to_string(&mut text).ok()?;

@@ -16,7 +16,7 @@ use super::{CommandResult, Failure, Result};
 use strandline_recorder::{
     CommandSettings, LedgerSettings, Limits, NotStarted, Options, Plan, Progress, Recorded, RecordedCommand,
 };
-use strandline_report::text::{clean, counted, shorten};
+use strandline_report::text::{argument_line, clean, counted, shorten};
 use strandline_report::units::{bytes, maybe_bytes, percent, seconds};
 
 const SCHEMA: &str = "strandline/record/1";
@@ -176,10 +176,12 @@ fn may_write() -> bool {
     !std::io::stderr().is_terminal() || strandline_sys::host::is_in_foreground()
 }
 
-/// Prints on standard error what was recorded and the cost; `peak_name` says what the peak is of.
+/// Prints on standard error what was recorded and the cost; `peak_period`
+/// says since when the peak is, with a leading space.
 fn print_summary(recorded: &Recorded, peak_period: &str) {
     let Recorded { file, file_bytes, end, progress, processes, max_high_water_kib } = recorded;
-    let peak_owner = if *processes > 1 { " of one process" } else { "" };
+    let has_several = *processes > 1 || end.brief_processes > 0;
+    let peak_owner = if has_several { " of one process" } else { "" };
     let mut parts = vec![
         format!("recorded {}", seconds(us_to_seconds(end.at_us))),
         format!(
@@ -192,7 +194,7 @@ fn print_summary(recorded: &Recorded, peak_period: &str) {
             maybe_bytes(max_high_water_kib.map(|kib| kib * 1024))
         ),
     ];
-    if *processes > 1 || end.brief_processes > 0 {
+    if has_several {
         parts.push(counted(u64::from(*processes) + end.brief_processes, "process"));
     }
     if progress.marks > 0 {
@@ -221,7 +223,8 @@ fn print_summary(recorded: &Recorded, peak_period: &str) {
         ));
     }
     let path = file.display().to_string();
-    print_message(&format!("{} ({}); next: strandline report {path}", path, bytes(*file_bytes)));
+    let next = argument_line(std::slice::from_ref(&path));
+    print_message(&format!("{path} ({}); next: strandline report {next}", bytes(*file_bytes)));
 }
 
 /// The progress line, shown only on a terminal and after a while.

@@ -216,8 +216,8 @@ impl RunningTrial<'_> {
         let run_seconds = run_time.as_secs_f64();
         let (total_time, first_time) = (seconds(run_seconds * runs as f64), seconds(run_seconds));
         Err(NoResult::Unconfirmed(format!(
-            "that is at least {runs} runs, about {total_time} or more (the first took {first_time}); \
-             add --yes to start"
+            "that is at least {runs} runs, at least {total_time} (the first took {first_time}); add --yes \
+             to start"
         )))
     }
 

@@ -6,6 +6,9 @@
  *   seccomp         under a filter that kills for madvise
  *   filtered        under a filter like a container's
  *   tiny            its first thread sleeps uninterruptibly (vfork), the second has a tiny stack
+ *   deep            its only thread waits in pause with 160 KiB of locals, of which it has written
+ *                   none: the kernel has not mapped more of its stack
+ *   deep limited    the same, and its stack may not grow further
  *   coroutine       its only thread runs on memory from malloc
  *   alternate       its only thread is in a signal handler on an alternate stack
  *   wait CALL       waits in CALL; prints "EINTR" when a SIGUSR1 handler ended it, "done" when CALL
@@ -36,6 +39,7 @@
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <ucontext.h>
@@ -135,6 +139,17 @@ static int tiny(void) {
         _exit(0);
     }
     return 0;
+}
+
+static int deep(int is_limited) {
+    volatile char locals[160 << 10];
+    __asm__ volatile("" : : "r"(locals) : "memory");
+    struct rlimit limit;
+    getrlimit(RLIMIT_STACK, &limit);
+    limit.rlim_cur = 4096;
+    if (is_limited) setrlimit(RLIMIT_STACK, &limit);
+    ready();
+    for (;;) pause();
 }
 
 static ucontext_t home, away;
@@ -305,6 +320,7 @@ int main(int argc, char **argv) {
     if (strcmp(what, "seccomp") == 0) return filtered(put_deadly_filter);
     if (strcmp(what, "filtered") == 0) return filtered(put_container_filter);
     if (strcmp(what, "tiny") == 0) return tiny();
+    if (strcmp(what, "deep") == 0) return deep(argc > 2);
     if (strcmp(what, "coroutine") == 0) return coroutine();
     if (strcmp(what, "alternate") == 0) return alternate();
     if (strcmp(what, "wait") == 0) return wait_in(more, argc > 3 ? argv[3] : NULL);

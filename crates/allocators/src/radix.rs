@@ -127,8 +127,8 @@ pub struct Leaf {
 }
 
 /// Returns the words that may be entries of a root. A root is mostly 0, with one run of entries per
-/// used part of the address space: only words at an end of a run qualify. Those beyond
-/// `MAX_ROOT_CANDIDATES` are left out: only a hostile file has so many.
+/// used part of the address space: only words at an end of a run qualify. Candidates
+/// beyond `MAX_ROOT_CANDIDATES` are left out.
 pub fn root_candidates(context: &Context<'_>, data: &StaticData<'_>, alignment: u64) -> Vec<StaticWord> {
     let mut candidates = Vec::new();
     let (mut previous, mut follows_gap) = (None::<StaticWord>, true);
@@ -152,8 +152,7 @@ pub fn root_candidates(context: &Context<'_>, data: &StaticData<'_>, alignment: 
 }
 
 /// Returns the first table of size classes in `data` that `read` accepts. A candidate begins with
-/// the sizes 0 and then 8 or 16, 32 bits each. Those beyond `MAX_TABLES` are left
-/// out: only a hostile file has so many.
+/// the sizes 0 and then 8 or 16, 32 bits each. Candidates beyond `MAX_TABLES` are left out.
 pub fn size_table<T>(
     context: &Context<'_>,
     data: &StaticData<'_>,

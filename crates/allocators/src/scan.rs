@@ -98,27 +98,30 @@ pub fn read_words<const WORDS: usize>(context: &Context<'_>, address: u64) -> Op
     Some(words.map(u64::from_le_bytes))
 }
 
+/// Memory that cannot be read.
+#[cfg(test)]
+pub(crate) struct Unreadable;
+
+#[cfg(test)]
+impl strandline_process::memory::Memory for Unreadable {
+    fn read_some(&self, _: u64, _: &mut [u8]) -> usize {
+        0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Instant;
 
     use super::*;
     use strandline_process::map::AddressSpace;
-    use strandline_process::memory::Memory;
-
-    /// No memory.
-    struct Nothing;
-    impl Memory for Nothing {
-        fn read_some(&self, _: u64, _: &mut [u8]) -> usize {
-            0
-        }
-    }
 
     #[test]
     fn a_late_check_notices_at_once_or_after_the_first_steps() {
         let (space, _) = AddressSpace::parse(b"");
         let no_runs = |_: AddressRange| Vec::new();
-        let context = Context { deadline: Instant::now(), ..Context::of_image(&Nothing, &space, &no_runs) };
+        let context =
+            Context { deadline: Instant::now(), ..Context::of_image(&Unreadable, &space, &no_runs) };
         assert!(DeadlineCheck::new(&context).passed());
         let mut check = DeadlineCheck::after_first_steps(&context);
         assert_eq!((0..).find(|_| check.passed()), Some(255));

@@ -266,22 +266,31 @@ fn an_invalid_header_of_a_per_cpu_cache_hides_no_other() {
     }
 }
 
+/// Bytes of the thread cache in the fabricated tcmalloc.
+const THREAD_CACHE_BYTES: u64 = 6272;
+/// Its `max_size_`.
+const THREAD_CACHE_MAX_SIZE: u64 = 1 << 16;
+/// Distance from `max_size_` to `next_`.
+const NEXT_FROM_MAX_SIZE: u64 = 24;
+
 #[test]
 fn a_linked_thread_cache_that_was_being_changed_is_noted() {
+    let mut tried = 0;
     for seed in 0..20 {
         let built = fabricate_google_tcmalloc(0, seed);
         if processor_cache(&built).is_some() {
             continue;
         }
-        let is_cache = |(start, end): &&(u64, u64)| end - start == 6272;
+        let is_cache = |(start, end): &&(u64, u64)| end - start == THREAD_CACHE_BYTES;
         let &(cache, end) = built.structure_ranges.iter().find(is_cache).unwrap();
         let mut words = (cache..end).step_by(8);
-        let max_size_at = words.find(|&at| built.image.word(at) == Some(1 << 16)).unwrap();
+        let max_size_at = words.find(|&at| built.image.word(at) == Some(THREAD_CACHE_MAX_SIZE)).unwrap();
         let mut image = built.image.clone();
-        // `next_`.
-        image.put_word(max_size_at + 24, cache + 8);
+        image.put_word(max_size_at + NEXT_FROM_MAX_SIZE, cache + 8);
         check_unread_list(&image, &built.maps, built.expected.cached_bytes, &format!("seed {seed}"));
+        tried += 1;
     }
+    assert!(tried > 0, "no heap has a thread cache");
 }
 
 #[test]
@@ -313,7 +322,8 @@ const OTHER_KEY: u64 = 0x7531_9bdf_0246_8ace;
 /// in use.
 fn put_freed_segment(image: &mut Image, start: u64, bytes: usize, key: u64) {
     image.map(start, bytes);
-    // Its cookie, slices, own slices, and structures of slices.
+    // Its cookie, slices, own slices, and structures of slices, at their offsets in layout 1 of the
+    // fabricator (`SEGMENT_2_2`).
     image.put_words(start, [(224, start ^ key), (248, 512), (256, 1), (272, 512)]);
     image.put_bits(start + 288, 1, 32);
     image.put_bits(start + 288 + 96, 511, 32);

@@ -60,8 +60,15 @@ mod tests {
 
     #[test]
     fn counts_have_separators() {
-        assert_eq!(thousands(7), "7");
+        assert_eq!((thousands(0).as_str(), thousands(999).as_str()), ("0", "999"));
         assert_eq!(thousands(12_411), "12,411");
         assert_eq!(thousands(1_000_000), "1,000,000");
+    }
+
+    #[test]
+    fn counted_things_have_their_plural() {
+        assert_eq!(counted(1, "thread"), "1 thread");
+        assert_eq!(counted(2_000, "thread"), "2,000 threads");
+        assert_eq!(counted(2, "process"), "2 processes");
     }
 }

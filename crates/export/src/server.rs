@@ -384,7 +384,7 @@ impl Server<'_> {
         client.send();
     }
 
-    /// The page of the last survey; `None` if there is none yet.
+    /// The page of the last survey; `None` before the first survey.
     fn page(&mut self, format: Format) -> Option<Arc<Vec<u8>>> {
         let survey = self.exchange.survey()?;
         let cached = match format {

@@ -94,7 +94,7 @@ impl Machine {
 }
 
 impl File {
-    /// The identity of the file at `path`; `None` if there is none that can be seen.
+    /// The identity of the file at `path`; `None` if it is no regular file, or cannot be examined.
     fn of(path: &Path) -> Option<Self> {
         let metadata = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
         let modified_ns = metadata.mtime().wrapping_mul(NS_PER_SECOND).wrapping_add(metadata.mtime_nsec());

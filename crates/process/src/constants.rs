@@ -45,14 +45,16 @@ impl<'a> Constants<'a> {
             let in_block = (offset - block_start) as usize..(end - block_start).min(BLOCK_BYTES) as usize;
             let block = self.block(block_start);
             let bytes = block.get(in_block.start..in_block.end.min(block.len()));
-            for &byte in bytes.filter(|bytes| !bytes.is_empty())? {
+            let bytes = bytes.filter(|bytes| !bytes.is_empty())?;
+            let read_bytes = bytes.len() as u64;
+            for &byte in bytes {
                 match byte {
                     0 => return Some(text),
                     b' '..=b'~' if text.len() < max_bytes => text.push(char::from(byte)),
                     _ => return None,
                 }
             }
-            offset = block_start.checked_add(in_block.end as u64)?;
+            offset = offset.checked_add(read_bytes)?;
         }
     }
 

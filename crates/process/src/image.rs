@@ -404,7 +404,8 @@ pub(crate) fn printable(bytes: &[u8], max_bytes: usize) -> String {
     text.map(|&byte| char::from(byte)).collect()
 }
 
-/// Opens the file that is mapped at `address`; `None` if there is none, or none that can be read.
+/// Opens the file that is mapped at `address`; `None` if no file is mapped there, or it cannot be
+/// read.
 pub fn image_at(process: &Process, space: &AddressSpace, address: u64) -> Option<ElfFile> {
     ElfFile::open(open_mapped_file(process, space.find(address)?).ok()?)
 }

@@ -136,8 +136,8 @@ impl Rights {
                 let command = self.permitting_command(missing, access);
                 match access {
                     FileAccess::OneGroup => format!(
-                        "run as root{alternative}, or give strandline's file the capabilities (setcap is in \
-                         libcap2-bin): `{command}`"
+                        "run as root{alternative}, or give strandline's file the capabilities, which an upgrade \
+                         removes: `{command}`"
                     ),
                     FileAccess::Packaged | FileAccess::All => format!(
                         "run as root{alternative}, or permit it to one group, as root: `{command}` (setcap \

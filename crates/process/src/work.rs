@@ -1,6 +1,7 @@
 //! Distributes work among threads.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::ScopedJoinHandle;
 use std::time::Instant;
 
 /// Maximum number of threads.
@@ -16,6 +17,21 @@ pub fn on_threads<S: Send>(workers: usize, work: impl Fn() -> S + Sync) -> Vec<S
         let other_results = other_threads.into_iter().filter_map(|thread| thread.join().ok());
         std::iter::once(own_result).chain(other_results).collect()
     })
+}
+
+/// Runs both functions, the first on another thread if the system allows one.
+pub fn in_parallel<A: Send, B>(mut first: impl FnMut() -> A + Send, second: impl FnOnce() -> B) -> (A, B) {
+    let (first_result, second_result) = std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().spawn_scoped(scope, &mut first).ok();
+        let second_result = second();
+        (thread.map(result_of), second_result)
+    });
+    (first_result.unwrap_or_else(first), second_result)
+}
+
+/// Waits for a thread to end, and returns its result or passes on its panic.
+pub(crate) fn result_of<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// Runs jobs `0..jobs` on `workers` threads, each with its own state. Returns the states, and the
@@ -84,5 +100,15 @@ mod tests {
             assert_eq!(in_order(50, workers, |number| number * 2), (0..100).step_by(2).collect::<Vec<_>>());
         }
         assert_eq!(in_order(0, 4, |number| number), []);
+    }
+
+    #[test]
+    fn both_functions_run() {
+        let mut runs = 0;
+        let first = || {
+            runs += 1;
+            "first"
+        };
+        assert_eq!((in_parallel(first, || "second"), runs), (("first", "second"), 1));
     }
 }

@@ -370,10 +370,7 @@ pub(super) fn take_ledger(request: Request, calling_thread: CallingThread, share
     let is_watched = calling_thread == CallingThread::Watcher;
     let options = Options { max_stop, snapshot, quiet_for, is_watched, ..ledger_options() };
     let result = without_panic(|| match explain::explain(request.pid, &options) {
-        Ok(explanation) => {
-            let ledger = exit_watch::run_while_watching(|| new_ledger(&request, at_us, explanation, shared));
-            Ok(Some(ledger))
-        }
+        Ok(explanation) => Ok(Some(new_ledger(&request, at_us, explanation, shared))),
         Err(Error::Ended { .. } | Error::NoSuchProcess { .. } | Error::Zombie { .. }) => Ok(None),
         Err(error) => Err(error.to_string()),
     });
@@ -400,9 +397,11 @@ pub(super) fn ledger_options() -> Options<'static> {
 
 /// The record of a ledger.
 pub(super) fn new_ledger(request: &Request, at_us: u64, explanation: Explanation, shared: &Shared) -> Ledger {
-    // Otherwise the recorder's memory would grow with each ledger.
-    strandline_sys::host::trim_heap();
-    let tree_pss_bytes = tree_pss_bytes(&request.tree);
+    let tree_pss_bytes = exit_watch::run_while_watching(|| {
+        // Otherwise the recorder's memory would grow with each ledger.
+        strandline_sys::host::trim_heap();
+        tree_pss_bytes(&request.tree)
+    });
     Ledger {
         process: request.process,
         pid: request.pid,

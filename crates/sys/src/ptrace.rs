@@ -98,6 +98,17 @@ pub fn set_registers(tid: i32, registers: &Registers) -> io::Result<()> {
     request(libc::PTRACE_SETREGS, tid, 0, std::ptr::from_ref(registers) as u64)
 }
 
+/// The word at `address` of a stopped tracee's memory. If `address` is below a mapping that may grow
+/// down, the kernel first extends that as the tracee's own access would.
+pub fn peek(tid: i32, address: u64) -> io::Result<u64> {
+    let mut word = 0u64;
+    // SAFETY: the kernel writes one word to `word`; libc's function would return it instead.
+    let result =
+        unsafe { libc::syscall(libc::SYS_ptrace, libc::PTRACE_PEEKDATA, tid, address, &raw mut word) };
+    crate::check(result)?;
+    Ok(word)
+}
+
 /// Returns the seccomp filter number `index` of a stopped tracee, the oldest first; `None` after
 /// the last. Needs CAP_SYS_ADMIN in the first user namespace, and a tracer without filters: else
 /// it fails with EACCES.

@@ -118,12 +118,10 @@ impl Claimer<'_> {
 
     /// Claims a span of objects of this class; as unread if it is invalid, or after the deadline.
     fn claim_span(&mut self, span: &Span, class: u16, accumulator: &mut Accumulator<'_>) {
-        if !self.context.deadline_passed() && self.claim_objects(span, class, accumulator).is_some() {
-            return;
-        }
-        // Reads fail after the deadline: this is checked again.
         if self.context.deadline_passed() {
             self.counts.doubts.note_timeout(span.start);
+        } else if self.claim_objects(span, class, accumulator).is_some() {
+            return;
         } else {
             self.counts.doubts.note_damage(span.start, span.end - accumulator.cursor());
         }

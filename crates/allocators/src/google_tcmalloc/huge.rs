@@ -73,18 +73,27 @@ pub fn find(context: &Context<'_>, heap: &Heap) -> HugePages {
         huge_pages: HugePages::default(),
         remaining_nodes: MAX_NODES,
     };
-    let mut tried_regions = HashSet::new();
-    let is_outside = |word: u64| !heap.data.contains(word) && word.is_multiple_of(8);
-    for StaticWord { address, value: word } in heap.statics.words() {
+    let is_outside = |word: &StaticWord| {
+        !heap.data.contains(word.value)
+            && word.value.is_multiple_of(8)
+            && context.space.find(word.value).is_some_and(is_mapped_memory)
+    };
+    // Maps first: most words are no regions, which costs a read each.
+    for StaticWord { address, value } in heap.statics.words().filter(is_outside) {
         if context.deadline_passed() {
             finder.huge_pages.doubts.note_timeout(address);
             break;
         }
-        if is_outside(word) && context.space.find(word).is_some_and(is_mapped_memory) {
-            finder.add_map(address, word);
-            if tried_regions.insert(word) {
-                finder.add_regions(word);
-            }
+        finder.add_map(address, value);
+    }
+    let mut tried_regions = HashSet::new();
+    for StaticWord { address, value } in heap.statics.words().filter(is_outside) {
+        if context.deadline_passed() {
+            finder.huge_pages.doubts.note_timeout(address);
+            break;
+        }
+        if tried_regions.insert(value) {
+            finder.add_regions(value);
         }
     }
     let mut huge_pages = finder.huge_pages;

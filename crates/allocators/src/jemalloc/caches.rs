@@ -270,7 +270,7 @@ struct CountedBin {
     items_end: u64,
 }
 
-/// Parses a bin; `None` if there is none at `offset`.
+/// Parses the bin at `offset`; `None` if its fields are not those of a bin.
 fn counted_bin(bytes: &[u8], offset: usize) -> Option<CountedBin> {
     let low_water = half_word_at(bytes, offset)? as i32;
     let count = half_word_at(bytes, offset + BIN_COUNT)?;

@@ -190,21 +190,18 @@ impl Claimer<'_> {
     /// Claims an extent in use, whose structure is at `structure`.
     fn claim_active(&mut self, extent: &Extent, structure: u64, accumulator: &mut Accumulator<'_>) {
         let marked = self.marked.advance_to(extent.range());
-        let claimed = if self.context.deadline_passed() {
-            None
-        } else if extent.is_slab(self.layout) {
-            self.claim_slab(extent, structure, marked, accumulator)
-        } else {
-            self.claim_large(extent, marked, accumulator)
-        };
-        if let Some(totals) = claimed {
-            let class = self.layout.class(extent.bits);
-            return self.counts.classes.entry(class).or_default().add(&totals);
-        }
-        // Reads fail after the deadline: this is checked again.
         if self.context.deadline_passed() {
             self.counts.doubts.note_timeout(extent.start);
         } else {
+            let claimed = if extent.is_slab(self.layout) {
+                self.claim_slab(extent, structure, marked, accumulator)
+            } else {
+                self.claim_large(extent, marked, accumulator)
+            };
+            if let Some(totals) = claimed {
+                let class = self.layout.class(extent.bits);
+                return self.counts.classes.entry(class).or_default().add(&totals);
+            }
             self.counts.doubts.note_damage(extent.start, extent.end - accumulator.cursor());
         }
         accumulator.claim_to(extent.end, Class::Unread);

@@ -38,9 +38,14 @@ pub fn is_possible(space: &AddressSpace) -> bool {
 /// Finds all page maps of a process.
 pub fn find(context: &Context<'_>) -> FoundHeaps<PageMap> {
     let mut found_maps = FoundHeaps { heaps: Vec::new(), caveats: Vec::new() };
+    let mut first_late_file: Option<&str> = None;
     for data in radix::large_data(context.space, MIN_DATA_BYTES) {
         let candidates = radix::root_candidates(context, &data, PAGE_MAP_LAYOUT.leaf_alignment);
-        for root in radix::roots(context, &data, &candidates, PAGE_MAP_LAYOUT, &extent_of_entry) {
+        let roots = radix::roots(context, &data, &candidates, PAGE_MAP_LAYOUT, &extent_of_entry);
+        if roots.is_empty() && context.deadline_passed() {
+            first_late_file.get_or_insert(&data.object.name);
+        }
+        for root in roots {
             let leaves = radix::leaves(context, root, PAGE_MAP_LAYOUT);
             let (object, name) = (data.object.start, data.object.name.clone());
             match layout_by_votes(context, &leaves) {
@@ -49,6 +54,9 @@ pub fn find(context: &Context<'_>) -> FoundHeaps<PageMap> {
             }
         }
     }
+    let text = "not all static data was searched for jemalloc in the time that a target may be stopped";
+    let late_caveat = first_late_file.map(|name| Caveat::new("jemalloc_too_slow", name, None, text));
+    found_maps.caveats.extend(late_caveat);
     found_maps
 }
 

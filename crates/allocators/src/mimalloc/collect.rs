@@ -117,7 +117,7 @@ impl Collection {
             let ranges: RangeSet = ranges.iter().copied().collect();
             ranges.iter().map(|range| context.resident_bytes(*range)).sum::<u64>()
         };
-        releasable.add_waiting(heap, |range| bytes(&[range]) > 0);
+        releasable.add_waiting(heap, |range| context.resident_bytes(range) > 0);
         let [ended_by_main, ended_by_other] =
             [true, false].map(|is_main| bytes(&releasable.of_ended_threads(is_main).ranges));
         let bytes_of = |&fs_base: &u64| {
@@ -331,18 +331,10 @@ fn heaps_of_part(part: &Part) -> impl Iterator<Item = u64> + use<> {
 mod tests {
     use super::super::spans::{Expire, Mask, PurgeSchedule};
     use super::*;
+    use crate::scan::Unreadable;
     use strandline_process::map::AddressSpace;
-    use strandline_process::memory::Memory;
 
     const START: u64 = 0x200_0000_0000;
-
-    /// No memory.
-    struct Nothing;
-    impl Memory for Nothing {
-        fn read_some(&self, _: u64, _: &mut [u8]) -> usize {
-            0
-        }
-    }
 
     #[test]
     fn runs_go_back_where_each_slice_is_marked() {
@@ -409,7 +401,7 @@ mod tests {
         heap.collect_rules = collection.collect_rules;
         let (space, _) = AddressSpace::parse(b"");
         let all_resident = |range: AddressRange| vec![range];
-        let context = Context { fs_bases: &[1, 2], ..Context::of_image(&Nothing, &space, &all_resident) };
+        let context = Context { fs_bases: &[1, 2], ..Context::of_image(&Unreadable, &space, &all_resident) };
         collection.choose_thread(&context, &heap);
         assert_eq!(collection.chosen_thread, Some(2));
     }

@@ -82,7 +82,7 @@ fn find_page_map(context: &Context<'_>, data: &StaticData<'_>) -> Option<PageMap
     })
 }
 
-/// Reads the span structure at `address`; `None` if there is none.
+/// Reads the span structure at `address`; `None` if its fields are not those of a span.
 pub fn read_span(cache: &mut PageCache<'_>, address: u64) -> Option<SpanFields> {
     let mut bytes = [0; SPAN_BYTES];
     if address == 0 || !address.is_multiple_of(8) {

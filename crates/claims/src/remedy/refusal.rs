@@ -58,7 +58,7 @@ pub enum Refusal {
         reason: String,
     },
     /// The process ended during the call.
-    #[error("process {pid} ended during the call ({how})")]
+    #[error("process {pid} ended during the call or the work that it requested ({how})")]
     Died {
         /// The process.
         pid: i32,

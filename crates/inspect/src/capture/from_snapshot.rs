@@ -154,7 +154,7 @@ impl Scan {
         hidden: &[AddressRange],
     ) -> std::result::Result<(Smaps, Residency), String> {
         let Self { space, mut regions, left_out, .. } = self;
-        let child_smaps = exit_watch::run_while_watching(|| Smaps::read(smaps));
+        let child_smaps = exit_watch::run_while_watching(|| Smaps::read(&smaps));
         let child_smaps = child_smaps.map_err(|error| format!("reading its smaps: {error}"))?;
         check_hidden(&child_smaps, &space, hidden)?;
         let failed = |error: io::Error| format!("reading its page tables: {error}");

@@ -303,7 +303,7 @@ impl FrozenState {
     }
 
     /// Whether the target is stopped while it is read: it is not if a snapshot is read instead, or
-    /// if all its threads sleep.
+    /// if all its threads sleep. A copy made in the stop counts as stopped.
     fn is_stopped(&self) -> bool {
         !self.is_quiet && self.snapshot.is_none()
     }

@@ -17,6 +17,7 @@ use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::pages::{self, MappingSummary, PAGE_BYTES, Residency, ScannedRegions};
 use strandline_process::procfs::Process;
 use strandline_process::smaps::{self, Counts, Smaps, SmapsEntry};
+use strandline_process::work;
 
 /// Maximum number of attempts to read page tables while the kernel moves pages.
 const MAX_ATTEMPTS: u32 = 8;
@@ -60,19 +61,12 @@ pub struct Pages {
 }
 
 /// Runs both functions, in parallel if that is worth a thread.
-fn in_parallel<A: Send, B: Send>(
+fn run_both<A: Send, B>(
     is_large: bool,
-    first: impl FnOnce() -> io::Result<A> + Send,
-    second: impl FnOnce() -> io::Result<B> + Send,
-) -> (io::Result<A>, io::Result<B>) {
-    if !is_large {
-        return (first(), second());
-    }
-    std::thread::scope(|scope| {
-        let first_thread = scope.spawn(first);
-        let second_result = second();
-        (first_thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread failed"))), second_result)
-    })
+    mut first: impl FnMut() -> A + Send,
+    second: impl FnOnce() -> B,
+) -> (A, B) {
+    if is_large { work::in_parallel(first, second) } else { (first(), second()) }
 }
 
 /// Reads the pages of a stopped or sleeping process. `pagemap` is its open /proc/PID/pagemap.
@@ -119,7 +113,7 @@ fn read_by_sums(process: &Process, pagemap: &File, before: &FactsBeforeStop<'_>)
     }
     let Ok(file) = process.open_file("smaps_rollup") else { return Ok(None) };
     let scan = || scanned(process, pagemap).map_err(io::Error::other);
-    let (sums, scanned) = in_parallel(before.is_large(), || smaps::read_rollup(file), scan);
+    let (sums, scanned) = run_both(before.is_large(), || smaps::read_rollup(&file), scan);
     let (Ok(sums), Ok(Some((space, scanned)))) = (sums, scanned) else { return Ok(None) };
     if sums.lazy_free_bytes > 0 || sums.locked_bytes > 0 || sums.hugetlb_bytes() > 0 {
         return Ok(None);
@@ -162,7 +156,7 @@ pub fn read_by_smaps(process: &Process, pagemap: &File, before: &FactsBeforeStop
         }
         let file = process.open_file("smaps")?;
         let scan = || ScannedRegions::of(pagemap, before.space.mappings().iter());
-        let (smaps, scanned) = match in_parallel(before.is_large(), scan, || Smaps::read(file)) {
+        let (smaps, scanned) = match run_both(before.is_large(), scan, || Smaps::read(file)) {
             (scanned, Ok(smaps)) => (smaps, scanned),
             (_, Err(error)) => return Err(process.error("smaps", error)),
         };

@@ -76,7 +76,7 @@ pub(super) fn watched<T>(
 ) -> WatchedResult<T> {
     let (is_in_vain, is_done) = (AtomicBool::new(false), AtomicBool::new(false));
     let result = thread::scope(|scope| {
-        let watcher = scope.spawn(|| {
+        let watch = || {
             while !is_done.load(Ordering::Relaxed) {
                 thread::park_timeout(CHECK_INTERVAL);
                 if check() {
@@ -84,8 +84,10 @@ pub(super) fn watched<T>(
                     return;
                 }
             }
-        });
-        let _end = WatchEnd { is_done: &is_done, watcher: watcher.thread().clone() };
+        };
+        // Without a watcher, the work goes on to its end.
+        let watcher = thread::Builder::new().spawn_scoped(scope, watch).ok();
+        let _end = watcher.map(|watcher| WatchEnd { is_done: &is_done, watcher: watcher.thread().clone() });
         work(&WatchedMemory { memory, is_in_vain: &is_in_vain })
     });
     WatchedResult { result, is_in_vain: is_in_vain.load(Ordering::Relaxed) }

@@ -117,7 +117,7 @@ fn known_mappings(process: &Process, status: &Status) -> Result<Option<Vec<Known
     }
     // If smaps cannot be read now, the read in the stop reports it.
     let smaps = process.open_file("smaps").ok();
-    let smaps = smaps.and_then(|file| exit_watch::run_while_watching(|| Smaps::read(file)).ok());
+    let smaps = smaps.and_then(|file| exit_watch::run_while_watching(|| Smaps::read(&file)).ok());
     let Some(smaps) = smaps.filter(|smaps| smaps.bad_lines == 0) else { return Ok(None) };
     if hidden_ranges(&smaps).len() > snapshot::MAX_HIDDEN {
         return Err("it keeps too many ranges of memory from its children".to_owned());

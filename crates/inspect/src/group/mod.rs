@@ -32,6 +32,7 @@ use strandline_process::group::memory::{EffectiveLimit, Memory, UnreadLimit, eff
 use strandline_process::group::shared_memory::SharedMemoryWalk;
 use strandline_process::group::{Group, Hierarchy, Version};
 use strandline_process::procfs::Process;
+use strandline_process::work;
 
 use self::facts::{GroupExplanation, GroupKill, GroupRemedy, GroupTarget};
 use self::processes::GroupProcesses;
@@ -62,23 +63,18 @@ pub fn explain_group(hierarchy: &Hierarchy, group: &Group) -> Result<GroupExplan
     let start = Instant::now();
     let members = hierarchy.members(group, Bounds::default());
     // Processes and files are read in parallel.
-    let (processes, memory, kills, files) = std::thread::scope(|scope| {
-        let files = std::thread::Builder::new().spawn_scoped(scope, || find_files(hierarchy, &members));
-        let processes = GroupProcesses::read(&members, MAX_PSS_TIME);
-        let memory = Memory::read(group);
-        // The log has paths from the real root: below another root, or an unreadable one, no kill
-        // can be assigned to this group.
-        let is_real_root = std::fs::metadata(&hierarchy.root).is_ok_and(|root| root.ino() == ROOT_INODE);
-        let kills = if is_real_root { kernel_log::kills(MAX_LOG_TIME) } else { None };
-        // Without another thread, or if it failed, no file is named.
-        let files = files.ok().and_then(|files| files.join().ok());
-        (
-            processes,
-            memory,
-            kills,
-            files.unwrap_or_else(|| Files { has_unread_names: true, ..Files::default() }),
-        )
-    });
+    let (files, (processes, memory, kills)) = work::in_parallel(
+        || find_files(hierarchy, &members),
+        || {
+            let processes = GroupProcesses::read(&members, MAX_PSS_TIME);
+            let memory = Memory::read(group);
+            // The log has paths from the real root: below another root, or an unreadable one, no kill
+            // can be assigned to this group.
+            let is_real_root = std::fs::metadata(&hierarchy.root).is_ok_and(|root| root.ino() == ROOT_INODE);
+            let kills = if is_real_root { kernel_log::kills(MAX_LOG_TIME) } else { None };
+            (processes, memory, kills)
+        },
+    );
     let (memory, limit) = (memory?, effective_limit(group));
     let kills = kills.or_else(|| counts_no_kill(group, &members, &memory).then(Vec::new));
     let mut explanation = GroupExplanation {

@@ -211,9 +211,11 @@ fn reclaim_by_kernel(group: &Group, before: &GroupExplanation, report: &mut Grou
             // The kernel found less than was requested.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(error) => {
-                report.reason = Some(format!("{}/{MEMORY_RECLAIM_FILE}: {error}", before.target.folder));
+                let text = format!("{}/{MEMORY_RECLAIM_FILE}: {error}", before.target.folder);
                 if remaining_bytes == predicted_bytes {
-                    report.outcome = Outcome::Refused;
+                    (report.outcome, report.reason) = (Outcome::Refused, Some(text));
+                } else {
+                    report.caveats.push(Caveat::new("not_all_reclaimed", group.path.clone(), None, text));
                 }
                 return;
             }

@@ -36,6 +36,7 @@ use strandline_process::error::Result;
 use strandline_process::memory::Memory;
 use strandline_process::pages::Residency;
 use strandline_process::procfs::Process;
+use strandline_process::work;
 use strandline_sys::host;
 
 use self::facts::{Holders, Keeper, Root, Sum, Unreachable};
@@ -236,11 +237,10 @@ fn fill_lists(
     frozen: &FrozenState,
 ) -> std::result::Result<(), Refused> {
     let roots_of_blocks = held.sole_roots()?;
-    let (pins, outline) = std::thread::scope(|scope| {
-        let outline = scope.spawn(|| held.outline(types.all()));
+    let outline = || held.outline(types.all());
+    let (outline, pins) = work::in_parallel(outline, || {
         holders.leaked = leaked::resident(held, &roots_of_blocks, frozen);
-        let pins = Pins::count(held, &roots_of_blocks, types, runtime_blocks, &frozen.residency);
-        (pins, outline.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        Pins::count(held, &roots_of_blocks, types, runtime_blocks, &frozen.residency)
     });
     let outline = outline?;
     let tree = Tree::new(&outline, types, holders.live.bytes);

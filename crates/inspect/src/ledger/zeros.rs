@@ -13,6 +13,7 @@ use strandline_claims::range::{PAGE_BYTES, is_all_zero};
 use strandline_process::memory::Memory;
 use strandline_process::pages;
 use strandline_process::range::{AddressRange, RangeSet};
+use strandline_process::work::on_threads;
 
 /// Bytes that one thread reads at once.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -69,13 +70,7 @@ pub fn find(
         progress(piece.len());
         true
     };
-    std::thread::scope(|scope| {
-        for _ in 1..threads.min(pieces.len()) {
-            scope.spawn(|| {
-                let mut buffer = Vec::new();
-                while search_piece(&mut buffer) {}
-            });
-        }
+    on_threads(threads.min(pieces.len()), || {
         let mut buffer = Vec::new();
         while search_piece(&mut buffer) {}
     });

@@ -529,11 +529,13 @@ impl Examiner<'_> {
     fn check_stack(&self, tracee: &Tracee<'_>) -> Result<(), Objection> {
         let registers = &tracee.registers;
         let memory = ByPid::new(self.process.pid());
-        let room = stack::room_bytes(&memory, self.space, tracee.tid, registers);
-        let room = room.ok_or(Reason::ForeignStack)?;
+        let own_stack = stack::own_stack(&memory, self.space, tracee.tid, registers);
+        let own_stack = own_stack.ok_or(Reason::ForeignStack)?;
         // A state of unknown size has no room.
-        let state_bytes = inject::extended_state_bytes(tracee.tid);
-        if state_bytes.map_or(true, |state| room < self.conditions.stack_bytes + state) {
+        let has_room = inject::extended_state_bytes(tracee.tid).is_ok_and(|state_bytes| {
+            stack::has_room(tracee, self.space, &own_stack, self.conditions.stack_bytes + state_bytes)
+        });
+        if !has_room {
             return Err(Reason::SmallStack.into());
         }
         if stack::is_in_rseq(&memory, tracee.tid) {

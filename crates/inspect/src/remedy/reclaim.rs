@@ -69,6 +69,8 @@ pub struct ApplicableRemedy {
     pub id: &'static str,
     /// What it does, in a line.
     pub help: &'static str,
+    /// Whether it is refused with what to do in the program.
+    pub is_advice: bool,
 }
 
 /// Returns the remedies that [`reclaim`] applies, or refuses with advice: calls into allocators,
@@ -76,12 +78,17 @@ pub struct ApplicableRemedy {
 pub fn applicable() -> Vec<ApplicableRemedy> {
     let specs_that = |accepts: fn(&Spec) -> bool| {
         let specs = readers::remedies().map(|(_, spec)| spec).filter(move |spec| accepts(spec));
-        specs.map(|spec| ApplicableRemedy { id: spec.id, help: spec.help })
+        specs.map(|spec| ApplicableRemedy {
+            id: spec.id,
+            help: spec.help,
+            is_advice: matches!(spec.action, Action::Advice(_)),
+        })
     };
     let calls = specs_that(|spec| matches!(spec.action, Action::Call));
     let others =
         specs_that(|spec| matches!(spec.action, Action::Notify(_) | Action::Apply(_) | Action::Advice(_)));
-    calls.chain([ApplicableRemedy { id: ZERO_PAGES, help: ZERO_PAGES_HELP }]).chain(others).collect()
+    let zero_pages = ApplicableRemedy { id: ZERO_PAGES, help: ZERO_PAGES_HELP, is_advice: false };
+    calls.chain([zero_pages]).chain(others).collect()
 }
 
 /// Applies a remedy to process `pid`, and reports its predicted and actual effect.
@@ -441,10 +448,15 @@ fn make_calls(
                 return false;
             }
             Err(reason) => {
-                // Not a refusal of the whole: the effect of the calls before it is reported.
-                answer.caveats.push(Caveat::new("not_all_called", remedy, None, reason.as_str()));
+                // Not a refusal of the whole, unless the process ended in this call: the effect of the
+                // calls before it is reported.
                 answer.reason = Some(reason);
-                return done.report(answer);
+                let was_applied = done.report(answer);
+                if Process::open(pid).and_then(|process| process.stat()).is_ok_and(|stat| stat.is_alive()) {
+                    return was_applied;
+                }
+                answer.outcome = Outcome::Refused;
+                return false;
             }
         }
     }

@@ -105,8 +105,18 @@ fn processes_without_a_provably_safe_call_are_refused() {
     let tiny = refused(&in_vfork().0);
     assert!(tiny.contains("1 in an uninterruptible sleep"), "{tiny}");
     assert!(tiny.contains("1 with too little stack left"), "{tiny}");
+    let limited = refused(&Subject::start("reclaim_target", &["deep", "limited"]));
+    assert!(limited.contains("1 with too little stack left"), "{limited}");
     assert!(refusal("coroutine").contains("on a stack that is not the thread's own"));
     assert!(refusal("alternate").contains("on a stack that is not the thread's own"));
+}
+
+#[test]
+fn a_main_thread_whose_stack_can_still_grow_makes_the_call() {
+    let subject = Subject::start("reclaim_target", &["deep"]);
+    subject.settle(subject.pid());
+    subject.trim(1, None).unwrap();
+    subject.settle(subject.pid());
 }
 
 #[test]

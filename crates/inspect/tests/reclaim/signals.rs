@@ -93,21 +93,22 @@ fn no_signal_is_lost_to_a_tracer_that_dies_with_all_threads_stopped() {
 /// lock of a stopped thread: the signal has to be let through.
 #[test]
 fn a_collector_that_stops_the_world_is_answered_during_a_call() {
-    answers_a_collector(&[]);
+    answers_a_collector("a_collector_that_stops_the_world_is_answered_during_a_call", &[]);
 }
 
 /// The same if each system call of the thread is a stop, because its own restart state must last.
 #[test]
 fn a_collector_that_stops_the_world_is_answered_by_a_thread_in_a_timed_wait() {
-    answers_a_collector(&["poll"]);
+    answers_a_collector(
+        "a_collector_that_stops_the_world_is_answered_by_a_thread_in_a_timed_wait",
+        &["poll"],
+    );
 }
 
-fn answers_a_collector(arguments: &[&str]) {
+fn answers_a_collector(test: &str, arguments: &[&str]) {
     let subject = Subject::start("collector_signals", arguments);
     if subject.is_missing {
-        eprintln!(
-            "skipped: a_collector_that_stops_the_world_is_answered: no libgc.so.1 here (scripts/deps installs guile)"
-        );
+        eprintln!("skipped: {test}: no libgc.so.1 here (scripts/deps installs guile)");
         return;
     }
     for _ in 0..scaled(50, 1000) {

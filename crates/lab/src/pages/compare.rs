@@ -503,6 +503,19 @@ fn tone(verdict: Verdict) -> Tone {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::statistics::estimate;
+
+    #[test]
+    fn a_difference_below_the_resolution_has_no_ratio() {
+        let compared = MetricComparison {
+            estimates: [0.1, 0.102].map(|seconds| estimate(&[seconds; 10], 0.95, 1)).to_vec(),
+            ratios: vec![None, Some(Ratio { median: 1.02, low: Some(1.01), high: Some(1.03) })],
+            accounting_step: Some(0.004),
+        };
+        assert_eq!(interval(&compared, 1), "below resolution");
+        let cell = ratio_cell(Metric::User, &compared, 1, |_| "a ratio".to_owned());
+        assert_eq!(cell.text, format!("within {}", seconds(0.004)));
+    }
 
     #[test]
     fn failed_runs_count_unless_they_were_cut_short() {

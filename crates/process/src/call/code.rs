@@ -202,7 +202,7 @@ pub fn can_call(
         let stack = stack::own_stack(&memory, space, tracee.tid, &tracee.registers);
         let state_bytes = inject::extended_state_bytes(tracee.tid).ok();
         stack.zip(state_bytes).is_some_and(|(stack, state_bytes)| {
-            stack.stack_pointer - stack.low >= stack_bytes + FRAME_AND_GAP_BYTES + state_bytes
+            stack::has_room(tracee, space, &stack, stack_bytes + FRAME_AND_GAP_BYTES + state_bytes)
                 && !stack::may_be_in_signal_handler(&memory, space, &stack, sites.trampoline)
         })
     };

@@ -3,21 +3,21 @@
 //! Only a thread's own stack qualifies: below the stack pointer of a coroutine or of an alternate
 //! signal stack there may be anything.
 
-use strandline_sys::ptrace::Registers;
+use strandline_sys::ptrace::{self, Registers};
 use strandline_sys::rseq;
 
-use super::inject;
+use super::{frame, inject};
 use crate::map::AddressSpace;
 use crate::memory::{Memory, word_at};
 use crate::stacks::{self, Stack, ThreadFacts};
+use crate::target::budget;
+use crate::target::tracee::Tracee;
 
 /// `rseq_cs` in `struct rseq` (include/uapi/linux/rseq.h): the active restartable sequence, or 0.
 const OFFSET_RSEQ_CS: u64 = 8;
 
 /// Maximum bytes of a stack that are searched for a signal frame.
 const MAX_SEARCHED_BYTES: u64 = 4 << 20;
-/// All `UC_*` flags of `uc_flags`.
-const MAX_UC_FLAGS: u64 = 7;
 /// Maximum number of code addresses that are read in search of returns from handlers: a hostile
 /// stack may be full of them. With more, the answer is unknown.
 const MAX_CHECKED_RETURNS: usize = 1 << 12;
@@ -35,10 +35,29 @@ pub fn own_stack(
     stacks::stack_of(&facts, memory, space).filter(|stack| stack.low <= stack_pointer)
 }
 
-/// Bytes between the stack pointer and the lowest mapped address of the thread's own stack; `None`
-/// if the stack pointer is not on it.
-pub fn room_bytes(memory: &dyn Memory, space: &AddressSpace, tid: i32, registers: &Registers) -> Option<u64> {
-    own_stack(memory, space, tid, registers).map(|stack| stack.stack_pointer - stack.low)
+/// Whether `bytes` below the stack pointer of a stopped thread are mapped. `stack` is its own stack.
+///
+/// The kernel maps more of the main thread's stack only as the program comes to use it. So this
+/// function extends that mapping if it is too short, within the program's limits: a function that
+/// is called in the thread must not find out that it cannot be extended.
+pub fn has_room(tracee: &Tracee<'_>, space: &AddressSpace, stack: &Stack, bytes: u64) -> bool {
+    stack.stack_pointer - stack.low >= bytes || extend(tracee, space, stack, bytes)
+}
+
+/// Has the kernel extend the main thread's stack; false if `stack` is not that, or its limits do
+/// not permit it.
+fn extend(tracee: &Tracee<'_>, space: &AddressSpace, stack: &Stack, bytes: u64) -> bool {
+    let mapping = space.find(stack.stack_pointer).filter(|mapping| mapping.name == "[stack]");
+    let Some((mapping, low)) = mapping.zip(stack.stack_pointer.checked_sub(bytes)) else { return false };
+    // The kernel would apply the tracer's limits.
+    let is_within = |limit: u64| mapping.end - low <= limit;
+    let has_space_limit = budget::soft_limit(tracee.process, "Max address space").is_some();
+    if has_space_limit || !budget::soft_limit(tracee.process, "Max stack size").is_none_or(is_within) {
+        return false;
+    }
+    // A read through ptrace extends a stack on all kernels (mm/memory.c, __access_remote_vm). It
+    // makes no page resident.
+    ptrace::peek(tracee.tid, low & !7).is_ok()
 }
 
 /// Whether a thread's stack may contain a signal frame. It begins with the address of a return from
@@ -72,8 +91,9 @@ pub fn may_be_in_signal_handler(
         let word = |index: usize| word_at(&contents, offset + 8 * index);
         word(0).is_some_and(|address| {
             address == trampoline
-                || word(2) == Some(0)
-                    && word(1).is_some_and(|flags| flags <= MAX_UC_FLAGS)
+                || address != 0
+                    && word(2) == Some(0)
+                    && word(1).is_some_and(|flags| flags <= frame::UC_FLAGS)
                     && is_trampoline(address)
         })
     })
@@ -129,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn stack_space_ends_at_the_guard_and_is_zero_on_foreign_stacks() {
+    fn the_own_stack_ends_at_the_guard() {
         let mut bytes = vec![0; 2304];
         for (offset, value) in [(0x690, 0x10_0000_u64), (0x698, 0x8000), (0x6a0, 0x1000), (0x6a8, 0x1000)] {
             bytes[offset..offset + 8].copy_from_slice(&value.to_le_bytes());
@@ -137,14 +157,14 @@ mod tests {
         let memory = Areas(vec![(0x10_7700, bytes)]);
         // From glibc 2.42 on the mapping includes the guard and the stacks of other threads.
         let (space, _) = AddressSpace::parse(b"100000-300000 rw-p 00000000 00:00 0 \n");
-        let room = |fs_base, rsp| {
+        let low = |fs_base, rsp| {
             let mut registers = strandline_sys::registers::zeroed();
             (registers.fs_base, registers.rsp) = (fs_base, rsp);
-            room_bytes(&memory, &space, 1, &registers)
+            own_stack(&memory, &space, 1, &registers).map(|stack| stack.low)
         };
-        assert_eq!(room(0x10_7700, 0x10_5000), Some(0x4000));
-        assert_eq!(room(0x10_7700, 0x20_0000), None, "another stack");
-        assert_eq!(room(0x10_7700, 0x10_0800), None, "in the guard");
-        assert_eq!(room(0x9000, 0x10_5000), None, "no descriptor");
+        assert_eq!(low(0x10_7700, 0x10_5000), Some(0x10_1000));
+        assert_eq!(low(0x10_7700, 0x20_0000), None, "another stack");
+        assert_eq!(low(0x10_7700, 0x10_0800), None, "in the guard");
+        assert_eq!(low(0x9000, 0x10_5000), None, "no descriptor");
     }
 }

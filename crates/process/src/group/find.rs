@@ -100,10 +100,11 @@ impl GroupOwner {
     }
 }
 
-/// Whether a folder is that of a unit of systemd; the type of a service may be left out. A name may
-/// contain dots.
+/// Whether a folder is that of a unit of systemd; the type of a service may be left out. A unit's
+/// folder ends with its type, and other dots are part of its name.
 pub fn is_unit(folder: &str, unit: &str) -> bool {
-    !unit.is_empty() && (folder == unit || folder.strip_suffix(".service") == Some(unit))
+    let has_type = folder.contains('.');
+    !unit.is_empty() && has_type && (folder == unit || folder.strip_suffix(".service") == Some(unit))
 }
 
 /// The id in the name of a container's folder: `docker-ID.scope`, `cri-containerd-ID.scope`,

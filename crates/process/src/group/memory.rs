@@ -382,8 +382,8 @@ pub fn effective_limit(group: &Group) -> Result<Option<EffectiveLimit>, UnreadLi
     Ok(smallest)
 }
 
-/// The limit in a file; `None` if there is none. The root of version 2, and groups for which the
-/// memory controller is off, have no such file.
+/// Reads the limit in a file; `None` if it says `max`, or does not exist: the root of version 2 and
+/// groups without the memory controller have no such file.
 fn read_limit(file: &Path) -> io::Result<Option<u64>> {
     let text = match std::fs::read_to_string(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -238,7 +238,10 @@ mod tests {
 
     #[test]
     fn folders_that_are_too_deep_are_reported() {
-        let Ok(folder) = tempfile::tempdir_in("/dev/shm") else { return };
+        let Ok(folder) = tempfile::tempdir_in("/dev/shm") else {
+            eprintln!("skipped: folders_that_are_too_deep_are_reported: /dev/shm cannot be written to");
+            return;
+        };
         std::fs::create_dir_all(folder.path().join(["a"; MAX_DEPTH + 1].join("/"))).unwrap();
         let mut search = FileSearch::new(Duration::from_secs(600), None, Duration::ZERO);
         let mut walk = SharedMemoryWalk::new(Duration::from_secs(600));
@@ -249,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_mount_of_a_single_file_hides_nothing() {
-        let Ok(file) = tempfile::NamedTempFile::new_in("/dev/shm") else { return };
+        let file = tempfile::NamedTempFile::new().unwrap();
         let top = open(file.path(), PATH_FLAGS, Mode::empty()).unwrap();
         let mut search = FileSearch::new(Duration::from_secs(600), None, Duration::ZERO);
         let mut walk = SharedMemoryWalk::new(Duration::from_secs(600));
@@ -258,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_of_others_count_only_for_who_inspects_others() {
+    fn denied_folders_count_only_with_the_right_to_inspect_others() {
         for counts_denied in [false, true] {
             let mut walk = SharedMemoryWalk { counts_denied, ..SharedMemoryWalk::new(Duration::ZERO) };
             walk.note_unread(Errno::NOENT);

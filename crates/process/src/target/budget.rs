@@ -29,13 +29,21 @@ pub fn available_bytes(process: &Process) -> Option<u64> {
 pub fn processes_left_to(process: &Process, status: &Status) -> Option<u64> {
     let user = status.user_ids.map(|ids| ids.real).filter(|&user| user != 0);
     let by_user = user.and_then(|user| {
-        let Ok(limits) = process.read_text("limits", MAX_LIMITS_BYTES) else { return Some(0) };
-        let line = limits.lines().find_map(|line| line.strip_prefix("Max processes"))?;
-        // The other word is "unlimited".
-        let limit: u64 = line.split_whitespace().next()?.parse().ok()?;
+        let limit = soft_limit(process, "Max processes")?;
         Some(tasks_of(user).map_or(0, |tasks| limit.saturating_sub(tasks)))
     });
     ControlGroups::of(process).processes_left().into_iter().chain(by_user).min()
+}
+
+/// The soft limit in the line `name` of /proc/PID/limits; `None` if it is "unlimited", 0 if it cannot
+/// be read.
+pub(crate) fn soft_limit(process: &Process, name: &str) -> Option<u64> {
+    let limits = process.read_text("limits", MAX_LIMITS_BYTES).unwrap_or_default();
+    let line = limits.lines().find_map(|line| line.strip_prefix(name));
+    match line.and_then(|line| line.split_whitespace().next()) {
+        Some("unlimited") => None,
+        limit => Some(limit.and_then(|limit| limit.parse().ok()).unwrap_or(0)),
+    }
 }
 
 /// Number of threads in all processes of a user that /proc shows, which RLIMIT_NPROC limits; `None`

@@ -16,6 +16,7 @@ use crate::buffer::ReadBuffer;
 use crate::memory::{Memory, first_bytes};
 use crate::procfs::Process;
 use crate::range::{AddressRange, containing};
+use crate::work::on_threads;
 
 /// Bytes per read.
 const PIECE_BYTES: u64 = 4 << 20;
@@ -23,8 +24,6 @@ const PIECE_BYTES: u64 = 4 << 20;
 const GROWTH_BYTES: u64 = 8 << 20;
 /// The same as a part of its memory: one in this many bytes.
 const GROWTH_DIVISOR: u64 = 16;
-/// Maximum number of threads that copy.
-const MAX_WORKERS: usize = 64;
 
 /// The destination memory of a copy.
 #[derive(Default)]
@@ -133,12 +132,7 @@ impl<'a> MemoryCopy<'a> {
                 piece.end = piece.start + read_bytes as u64;
             }
         };
-        std::thread::scope(|scope| {
-            for _ in 1..workers.clamp(1, MAX_WORKERS) {
-                scope.spawn(work);
-            }
-            work();
-        });
+        on_threads(workers, work);
         Some(Self { pieces, bytes, live })
     }
 

@@ -19,6 +19,7 @@ use strandline_sys::ptrace::{self, Event, Registers};
 use super::{admission, quiet, tracee};
 use crate::error::{Error, Result};
 use crate::procfs::{Process, ThreadActivity};
+use crate::work;
 
 /// The calls execve and execveat of x86-64.
 const EXEC_CALLS: [i64; 2] = [59, 322];
@@ -67,17 +68,19 @@ const PASS_ON_INTERVAL: Duration = Duration::from_micros(500);
 /// Runs `work`, which must neither stop nor release anything in the target. A thread that watches
 /// and reads a process runs `work` in another thread, and passes on the signals of the process
 /// meanwhile.
-pub fn run_while_watching<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+pub fn run_while_watching<T: Send>(mut work: impl FnMut() -> T + Send) -> T {
     let Some(reading) = READING.get() else { return work() };
     let Ok(process) = Process::open(reading.pid) else { return work() };
-    std::thread::scope(|scope| {
-        let working = scope.spawn(work);
+    let result = std::thread::scope(|scope| {
+        let working = std::thread::Builder::new().spawn_scoped(scope, &mut work).ok()?;
         while !working.is_finished() {
             pass_on(&process);
             std::thread::sleep(PASS_ON_INTERVAL);
         }
-        working.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
+        Some(work::result_of(working))
+    });
+    // Without another thread, signals wait.
+    result.unwrap_or_else(work)
 }
 
 /// Sleeps; a thread that watches and reads a process passes on the signals of the process

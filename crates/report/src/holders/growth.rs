@@ -2,7 +2,8 @@
 
 use strandline_inspect::holders::growth::{Change, Changed, Comparison};
 
-use super::{LEAKED_NAME, root_text, shown_type};
+use super::LEAKED_NAME;
+use super::names::{root_text, shown_type};
 use crate::table::{Column, figures, words};
 use crate::units::{bytes, seconds, thousands};
 

@@ -2,7 +2,7 @@
 
 use strandline_inspect::holders::facts::{Holders, Holding, Unreachable};
 
-use super::{shortened, shown_type, step_text};
+use super::names::{shortened, shown_type, step_text};
 use crate::table::{Column, figures, words};
 use crate::text::counted;
 use crate::units::{bytes, percent, thousands};

@@ -3,6 +3,7 @@
 
 mod growth;
 mod leaked;
+mod names;
 pub mod page;
 mod screen;
 
@@ -19,6 +20,7 @@ use crate::text::{clean, counted, shorten};
 use crate::units::{UNKNOWN, bytes, thousands};
 
 use leaked::leaked_text;
+use names::{OF_SIZE, instances, root_name, root_text, shortened, shown_type, size_of_type};
 pub use screen::{details, holders};
 
 const ROOTS: [Column; 4] = [words("root"), figures("retained"), figures("blocks"), figures("pins")];
@@ -33,18 +35,12 @@ const MAX_SIBLINGS: usize = 3;
 /// A root or set belongs to the headline if it retains more than 1/`HEADLINE_DIVISOR` of all live
 /// bytes.
 const HEADLINE_DIVISOR: u64 = 10;
-/// Starts the name of blocks of which only the size is known.
-const OF_SIZE: &str = "blocks of ";
-/// Stands between the number and the type of blocks that refer to each other.
-const LINKED: &str = " linked ";
 /// Blocks of one size have a line of their own from 1/`MIN_SIZE_DIVISOR` of all live bytes on.
 const MIN_SIZE_DIVISOR: u64 = 100;
 /// Unattributed memory below this is normal for any program.
 const MIN_UNATTRIBUTED_BYTES: u64 = 32 << 20;
 /// Pinned memory below this is not mentioned.
 const MIN_PINNED_BYTES: u64 = 1 << 20;
-/// Maximum width of a name within a sentence.
-const MAX_NAME_COLUMNS: usize = 60;
 /// Maximum number of root sets shown separately.
 const MAX_SETS: usize = 6;
 /// Maximum width of a root's name among several.
@@ -72,7 +68,7 @@ fn headline(facts: &Holders) -> String {
         None => "what leaked is not known (-v shows why)".to_owned(),
         Some(unreachable) if unreachable.blocks > 0 => leaked_text(facts, unreachable),
         Some(_) if unattributed_part(facts).is_some() => "every block that was read is reachable".to_owned(),
-        Some(_) => "nothing leaked".to_owned(),
+        Some(_) => format!("nothing leaked{}", unsearched_memory(facts)),
     };
     let min_bytes = facts.live.bytes / HEADLINE_DIVISOR;
     let root_bytes = facts.roots.first().map_or(0, |root| root.retained_bytes);
@@ -89,6 +85,14 @@ fn headline(facts: &Holders) -> String {
         _ => format!("{leaked}; {live} in all"),
     };
     text + &unattributed_part(facts).unwrap_or_default() + &pinning_block(facts).unwrap_or_default()
+}
+
+/// A clause that names the memory of runtimes, if there is any: all blocks in it count as reachable,
+/// also garbage in cycles.
+fn unsearched_memory(facts: &Holders) -> String {
+    let is_memory = |root: &&Root| root.kind == RootKind::Runtime && root.module.is_none();
+    let names: Vec<String> = facts.roots.iter().filter(is_memory).map(root_name).collect();
+    if names.is_empty() { String::new() } else { format!(" outside {}", names.join(" and ")) }
 }
 
 /// The part of RSS that no reader explains, if it is most of it.
@@ -120,11 +124,6 @@ fn pinning_block(facts: &Holders) -> Option<String> {
         shortened(&shown_type(&keeper.name)),
         bytes(keeper.pins_bytes)
     ))
-}
-
-/// A name as a sentence has it.
-fn shortened(name: &str) -> String {
-    shorten(name, MAX_NAME_COLUMNS)
 }
 
 /// A root, leaked blocks, or blocks with several roots.
@@ -361,72 +360,6 @@ fn merge_types(lists: &[&[Holding]]) -> Vec<Holding> {
         several => Holding { holds: merge_types(several), ..kind },
     };
     merged.into_iter().map(with_holds).collect()
-}
-
-/// The number of instances, their type, and whether they are linked to each other.
-fn instances(kind: &Holding) -> String {
-    let linked = match kind.instances.checked_sub(kind.chained).filter(|_| kind.chained > 0) {
-        Some(1) => ", linked".to_owned(),
-        Some(heads) => format!(", linked behind {}", thousands(heads)),
-        None => String::new(),
-    };
-    format!("{} {}{linked}", thousands(kind.instances), type_name(kind))
-}
-
-/// The blocks of one type; a single one needs no number.
-fn step_text(kind: &Holding) -> String {
-    let name = type_name(kind);
-    match kind.instances {
-        1 => name,
-        instances if kind.chained == 0 => format!("{} {name}", thousands(instances)),
-        instances => format!("{}{LINKED}{name}", thousands(instances)),
-    }
-}
-
-/// The name of a type, in the singular or plural of its instances. A type named `bytes` would read
-/// as a size after a number.
-fn type_name(kind: &Holding) -> String {
-    let is_single = kind.instances == 1;
-    match size_of_type(&kind.name) {
-        Some(size) if is_single => format!("block of {} bytes", thousands(size)),
-        None if kind.name == "bytes" => format!("bytes object{}", if is_single { "" } else { "s" }),
-        _ => shown_type(&kind.name),
-    }
-}
-
-/// The name of a type in a table.
-fn shown_type(name: &str) -> String {
-    size_of_type(name).map_or_else(|| clean(name), |size| format!("{OF_SIZE}{} bytes", thousands(size)))
-}
-
-/// The size of blocks of which only the size is known (`1208-byte blocks`).
-fn size_of_type(name: &str) -> Option<u64> {
-    name.strip_suffix("-byte blocks")?.parse().ok()
-}
-
-/// A short description of a root.
-fn root_name(root: &Root) -> String {
-    root_text(root.kind, &root.name, root.module.as_deref(), root.thread.as_deref())
-}
-
-/// A short description of the root with these fields of [`Root`].
-fn root_text(kind: RootKind, name: &str, module: Option<&str>, thread: Option<&str>) -> String {
-    let clean_name = clean(name);
-    let thread = thread.map(clean).unwrap_or_default();
-    match kind {
-        RootKind::Stack if name == "stack" => format!("stack of {thread}"),
-        RootKind::Stack => format!("{clean_name} on the stack of {thread}"),
-        RootKind::Register => format!("registers of {thread}"),
-        RootKind::Tls if !thread.is_empty() => format!("{clean_name} of {thread}"),
-        RootKind::Runtime if module.is_some() => clean_name,
-        RootKind::Runtime => format!("{clean_name}'s memory"),
-        RootKind::Static | RootKind::Tls => match module {
-            Some(module) if !name.starts_with(&format!("{module}+0x")) => {
-                format!("{clean_name} in {}", clean(module))
-            }
-            _ => clean_name,
-        },
-    }
 }
 
 /// Rows of the types, largest first. Size classes with few bytes that pin few bytes are merged into

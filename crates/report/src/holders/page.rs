@@ -8,9 +8,10 @@ use serde::Serialize;
 use strandline_inspect::holders::facts::{Holders, Holding, Sum};
 
 use super::growth::{GROWTH_COLUMNS, PARTIAL_GROWTH, TYPE_GROWTH_COLUMNS, age_text, growth_rows};
+use super::names::{instances, root_name};
 use super::{
-    LEAKED_NAME, ROOTS, RootSets, TYPES, headline, holding, instances, join_root_names, process_line,
-    root_name, root_rows, type_row,
+    LEAKED_NAME, ROOTS, RootSets, TYPES, headline, holding, join_root_names, process_line, root_rows,
+    type_row,
 };
 use crate::json::VERSION;
 use crate::model;
@@ -148,7 +149,7 @@ pub fn page(facts: &Holders) -> Result<String, DrawError> {
     let mut tables = vec![roots, types];
     let mut caveats = model::caveats(&facts.caveats);
     let beyond_limit = |count: usize| count.saturating_sub(MAX_ROWS) as u64;
-    let mut left_out = vec![(picture.left_out, "picture part"), (beyond_limit(facts.types.len()), "type")];
+    let mut left_out = vec![(picture.left_out, "picture box"), (beyond_limit(facts.types.len()), "type")];
     if let Some(since) = &facts.since {
         let growth = growth_rows(since, MAX_ROWS);
         tables.push(Rows::new(&GROWTH_COLUMNS, growth.roots));

@@ -5,9 +5,10 @@ use strandline_inspect::holders::growth::Comparison;
 
 use super::growth::{GROWTH_COLUMNS, GrowthRows, PARTIAL_GROWTH, TYPE_GROWTH_COLUMNS, age_text, growth_rows};
 use super::leaked::{LEAKED, leaked_rows};
+use super::names::{LINKED, OF_SIZE, step_text};
 use super::{
-    LINKED, MAX_SIBLINGS, MAX_STEPS, OF_SIZE, ROOTS, RootGroups, TYPES, headline, pinning_block,
-    process_line, root_rows, step_text, type_row, type_rows,
+    MAX_SIBLINGS, MAX_STEPS, ROOTS, RootGroups, TYPES, headline, pinning_block, process_line, root_rows,
+    type_row, type_rows,
 };
 use crate::brief::{ImportantCaveats, NextCommand, cost_line};
 use crate::model;

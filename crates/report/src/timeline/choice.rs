@@ -66,7 +66,7 @@ pub fn largest(timeline: &Timeline) -> Vec<usize> {
 /// A short description of a process: `4711 tide-server --port 8080`, without the program's
 /// directory.
 pub fn process_name(process: &Process, max_columns: usize) -> String {
-    let name = process.name().unwrap_or_else(|| "(ended before its name was read)".to_owned());
+    let name = process.name().unwrap_or_else(|| "(name not known)".to_owned());
     let arguments = process.command().get(1..).unwrap_or_default();
     let listed = arguments.get(..MAX_ARGUMENTS).unwrap_or(arguments);
     let mut text = format!("{} {name}", process.start.pid);
@@ -157,7 +157,7 @@ pub fn peak_name(timeline: &Timeline) -> &'static str {
     }
 }
 
-/// A sentence on how the recording ended: `ended with status 0 after 12.4 s`.
+/// A sentence on how the recording ended: `ended with status 0, after 12.4 s`.
 pub fn ending(timeline: &Timeline) -> String {
     let Some(end) = &timeline.end else {
         return format!("no end: the recording stops after {}", time(timeline.last_us()));

@@ -117,9 +117,15 @@ impl GroupTimeline {
     }
 
     pub(super) fn add(&mut self, block: &GroupBlock) {
+        let mut last_point: Option<GroupPoint> = None;
         for sample in block.samples() {
             self.samples = self.samples.saturating_add(1);
             let point = self.point(sample);
+            if let Some(earlier) = last_point.replace(point) {
+                self.series.add(earlier);
+            }
+        }
+        if let Some(point) = last_point {
             self.last_point = Some(point.clone());
             self.series.add(point);
         }

@@ -358,11 +358,12 @@ mod tests {
     use strandline_process::map::AddressSpace;
     use strandline_process::procfs::Process;
 
-    /// Start of memory in which each word is its own address, but for an array's length.
+    /// Start of [`State`].
     const START: u64 = 0x1000_0000;
     /// Place of that length.
     const LENGTH_AT: u64 = START + 48 * MAX_CANDIDATES as u64 + 8;
 
+    /// Memory in which each word is its own address, but for an array's length.
     struct State;
 
     impl Memory for State {

@@ -421,7 +421,7 @@ impl<'a> Census<'a> {
         Some(OutsideObject { start, size, has_pointers, type_number, object_type, head })
     }
 
-    /// Reads the first bytes of the object at `at`; `None` if there is none.
+    /// Reads the first bytes of the object at `at`; `None` if no object begins there.
     fn read_object(&mut self, at: u64, head: &mut [u8; HEAD_BYTES]) -> Option<BlockOfType> {
         // The smallest object may be the last of a mapping.
         let (references, type_address) = self.pages.pair(at)?;

@@ -43,8 +43,8 @@ const STATE_BYTES: usize =
 /// Valid targets of links: neither the first page nor the kernel's half.
 const LINK_TARGETS: std::ops::Range<u64> = PAGE_BYTES..USER_ADDRESS_END;
 
-/// Returns the collectors of all `interpreters` in whose state one is found before `deadline`. The
-/// main interpreter, the last one, is read first.
+/// Returns the collectors of all `interpreters` in whose state one is found before `deadline`. With
+/// lists, the last interpreter is read first: it is the main one, unless the list was cut.
 pub fn find(
     memory: &dyn Memory,
     program: &Program,

@@ -10,7 +10,7 @@ use super::facts::CPython;
 pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
     let free = view.rows_bytes(&["cpython.free.kept", "cpython.free.pinned", "cpython.free_list"]);
     let headline = format!(
-        "{} is free inside CPython's arenas, pinned by live objects: an arena is released when its last object dies{}",
+        "{} is free inside CPython's arenas: an arena is released when its last object dies{}",
         view.of_rss(free),
         sparse_arenas(view).unwrap_or_default()
     );

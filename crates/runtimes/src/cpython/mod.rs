@@ -342,7 +342,9 @@ impl Walk<'_> {
         let states =
             self.interpreters.iter().map(|&state| AddressRange::sized(state, arenas::MAX_STATE_BYTES));
         let deadline = self.context.deadline;
-        for range in std::iter::once(self.program.data).chain(states) {
+        // The main interpreter's state is in static data from 3.11 on (pycore_runtime.h).
+        let ranges: RangeSet = std::iter::once(self.program.data).chain(states).collect();
+        for &range in &ranges {
             // Pages of a state that were never written are not resident.
             for run in self.context.resident_runs(range) {
                 let table = objects::Table::new(run.start, run.len(), run.len());

@@ -155,7 +155,7 @@ impl<'a> Types<'a> {
         number
     }
 
-    /// Reads the type at `address`; `None` if there is none.
+    /// Reads the type at `address`; `None` if no type begins there.
     fn read(&mut self, address: u64) -> Option<Type> {
         let bytes: [u8; TYPE_BYTES] =
             self.pages.array(address.checked_add(self.release.header_prefix_bytes)?)?;

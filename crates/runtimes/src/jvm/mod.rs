@@ -33,8 +33,6 @@ mod threads;
 mod trace;
 mod view;
 
-use std::time::Instant;
-
 use self::claims::{HeapClaims, Traced};
 use self::heap::{Heap, HeapError};
 use self::klasses::Headers;
@@ -177,15 +175,16 @@ pub fn read(
     let metaspace = Metaspace::read(&view, context.deadline);
     let segments = code::segments(&view, context.deadline);
     let known_buffers = buffers.as_deref().unwrap_or_default();
-    let Objects { census, live, is_late } =
+    let Objects { census, live, is_untraced } =
         count_and_trace(context, &view, &heap, known_buffers, program.data);
     let state = JvmState { heap, buffers, live, metaspace, segments };
     claim(context, &view, &state, foreign_ranges, &program.path, &mut reading);
     reading.facts.read = true;
     figures::fill_in_facts(&state, &mut reading.facts);
     reading.caveats.extend(unread_caveats(context, program, &state, census.as_ref()));
-    if is_late {
-        let text = "there was no time to find out which of the JVM's objects live";
+    if is_untraced {
+        let text = "which of the JVM's objects live is not known: there was no time or no memory to trace \
+                    them, or a part of the memory could not be read";
         reading.caveats.push(Caveat::new("jvm_not_traced", &program.path, None, text));
     }
     if let Some(census) = census {
@@ -325,8 +324,8 @@ struct Objects {
     census: Option<objects::Census>,
     /// `None` if live objects were not traced.
     live: Option<trace::Live>,
-    /// Whether they were not traced to the end because the deadline passed.
-    is_late: bool,
+    /// Whether a trace was begun and failed.
+    is_untraced: bool,
 }
 
 /// Counts objects in areas that can be walked, and traces the live ones unless the process would
@@ -356,8 +355,8 @@ fn count_and_trace(
     let complete_census = census.as_ref().filter(|census| census.unread_bytes == 0 && !census.has_moved);
     let live =
         complete_census.and_then(|census| trace::trace(context, view, heap, starts, census.weak_class, data));
-    let is_late = complete_census.is_some() && live.is_none() && Instant::now() >= context.deadline;
-    Objects { census, live, is_late }
+    let is_untraced = complete_census.is_some() && live.is_none();
+    Objects { census, live, is_untraced }
 }
 
 /// Whether a trace is worthwhile: the heap must be resident, and the process must not wait.

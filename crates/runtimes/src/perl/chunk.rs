@@ -51,8 +51,8 @@ impl Chunk {
             .unwrap_or(Self { bytes: computed_bytes, is_mapped: false })
     }
 
-    /// The pages that freeing the block at `pointer` releases: those wholly within this chunk of
-    /// it, as malloc_trim counts them, or all of a chunk with its own mapping.
+    /// The pages that freeing the block at `pointer` releases: those wholly within this chunk,
+    /// which holds the block, as malloc_trim counts them, or all of a chunk with its own mapping.
     pub fn releasable_pages(self, pointer: u64) -> AddressRange {
         let start = pointer.wrapping_sub(HEADER_BYTES);
         let end = page_of(start.saturating_add(self.bytes));

@@ -282,15 +282,7 @@ fn thread_specific(thread_pointer: u64, key: u64, pages: &mut PageCache<'_>) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Memory that cannot be read.
-    struct Unreadable;
-
-    impl Memory for Unreadable {
-        fn read_some(&self, _: u64, _: &mut [u8]) -> usize {
-            0
-        }
-    }
+    use crate::fabricated::Unreadable;
 
     #[test]
     fn variables_that_cannot_be_read_are_noticed() {

@@ -20,9 +20,9 @@ const PIECE_BYTES: u64 = 1 << 20;
 const MAX_BYTES: u64 = 8 << 30;
 /// Upper bound on the values of an interpreter.
 const MAX_SV_COUNT: u64 = 1 << 40;
-/// Alignment of blocks of malloc, which an interpreter begins.
+/// Alignment of malloc's blocks: an interpreter is at the start of one.
 const INTERPRETER_ALIGNMENT: u64 = 16;
-/// Maximum number of addresses that one worker lists: of more, most would be left out anyway.
+/// A worker that has listed more addresses than this stops: most would be left out anyway.
 const MAX_LISTED: usize = 2 * MAX_INTERPRETERS;
 /// Reference counts of immortal values: `SvREFCNT_IMMORTAL` (sv.h) is 0x7fff_ffff; code that does
 /// not know that a value is immortal still counts up and down.

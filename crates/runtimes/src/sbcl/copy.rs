@@ -23,6 +23,7 @@ use strandline_claims::runtime::Context;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::namespaces;
 use strandline_process::range::{AddressRange, RangeSet};
+use strandline_process::work::on_threads;
 
 /// Pages of the collector per span.
 const PAGES_AT_ONCE: usize = 32;
@@ -162,31 +163,26 @@ impl CopyPlan {
         let has_deadline_passed = AtomicBool::new(false);
         let span_groups = Mutex::new(spans.chunks_mut(SPANS_AT_ONCE));
         let zero_scan_groups = Mutex::new(self.zero_scan_pages.chunks(PAGES_AT_ONCE));
-        std::thread::scope(|scope| {
-            for _ in 0..context.workers.max(1) {
-                scope.spawn(|| {
-                    while let Some(group) = span_groups.lock().ok().and_then(|mut groups| groups.next()) {
-                        if Instant::now() > context.deadline {
-                            has_deadline_passed.store(true, Ordering::Relaxed);
-                            return;
-                        }
-                        for CopiedSpan { address, bytes } in group {
-                            missing_bytes.fetch_add(copy_span(*address, bytes), Ordering::Relaxed);
-                        }
-                    }
-                    let mut scratch = ReadBuffer::new(GC_PAGE_BYTES as usize);
-                    while let Some(group) = zero_scan_groups.lock().ok().and_then(|mut groups| groups.next())
-                    {
-                        // Pages that are not searched count as pages with contents.
-                        if Instant::now() > context.deadline {
-                            return;
-                        }
-                        for &address in group {
-                            // What cannot be read here is not missing: tracing does not need it.
-                            copy_span(address, &mut scratch);
-                        }
-                    }
-                });
+        on_threads(context.workers, || {
+            while let Some(group) = span_groups.lock().ok().and_then(|mut groups| groups.next()) {
+                if Instant::now() > context.deadline {
+                    has_deadline_passed.store(true, Ordering::Relaxed);
+                    return;
+                }
+                for CopiedSpan { address, bytes } in group {
+                    missing_bytes.fetch_add(copy_span(*address, bytes), Ordering::Relaxed);
+                }
+            }
+            let mut scratch = ReadBuffer::new(GC_PAGE_BYTES as usize);
+            while let Some(group) = zero_scan_groups.lock().ok().and_then(|mut groups| groups.next()) {
+                // Pages that are not searched count as pages with contents.
+                if Instant::now() > context.deadline {
+                    return;
+                }
+                for &address in group {
+                    // What cannot be read here is not missing: tracing does not need it.
+                    copy_span(address, &mut scratch);
+                }
             }
         });
         (!has_deadline_passed.into_inner()).then(|| missing_bytes.into_inner())

@@ -1,7 +1,6 @@
 //! Traces the copy once the target runs again, and claims live and dead objects.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -27,6 +26,7 @@ use strandline_claims::range::RangePages;
 use strandline_claims::runtime::{FinishContext, Pending, Reading};
 use strandline_claims::units::{bytes, counted};
 use strandline_process::range::AddressRange;
+use strandline_process::work::on_threads;
 
 /// Types reported by dead bytes, and by live ones.
 const MAX_TYPES: usize = 50;
@@ -275,26 +275,20 @@ fn visit_unread(store: &HeapCopy, tracer: &mut Tracer<'_>, range: AddressRange) 
 /// Records the starts of all objects of dynamic space. Returns the ranges that could not be walked.
 fn record_all_starts(store: &HeapCopy, kinds: &Kinds, runs: &[Run], workers: usize) -> Vec<AddressRange> {
     let next = AtomicUsize::new(0);
-    let unread_ranges = Mutex::new(Vec::new());
     let chunks: Vec<&[Run]> = runs.chunks(census::RUNS_AT_ONCE).collect();
-    std::thread::scope(|scope| {
-        for _ in 0..workers.max(1) {
-            scope.spawn(|| {
-                while let Some(chunk) = chunks.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    for run in *chunk {
-                        let end = objects::record_starts(store, kinds, *run);
-                        if end < run.end
-                            && let Ok(mut unread_ranges) = unread_ranges.lock()
-                        {
-                            unread_ranges.push(AddressRange::new(end, run.end));
-                        }
-                    }
+    let unread_ranges = on_threads(workers, || {
+        let mut unread_ranges = Vec::new();
+        while let Some(chunk) = chunks.get(next.fetch_add(1, Ordering::Relaxed)) {
+            for run in *chunk {
+                let end = objects::record_starts(store, kinds, *run);
+                if end < run.end {
+                    unread_ranges.push(AddressRange::new(end, run.end));
                 }
-            });
+            }
         }
+        unread_ranges
     });
-    // A lock is poisoned only if a thread panicked, which ended this one, too.
-    unread_ranges.into_inner().unwrap_or_default()
+    unread_ranges.concat()
 }
 
 /// Counts by type.

@@ -133,7 +133,7 @@ impl CacheReader<'_> {
         self.objects.len() >= MAX_OBJECTS || self.deadline.passed()
     }
 
-    /// The size classes; 0 is none.
+    /// The numbers of the size classes, from 1 on: tcmalloc uses 0 for memory without a class.
     fn classes(&self) -> std::ops::Range<u16> {
         // There are at most 356 classes.
         1..self.heap.classes.number() as u16

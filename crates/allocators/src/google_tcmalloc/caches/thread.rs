@@ -33,17 +33,18 @@ impl CacheReader<'_> {
                 self.caches.unread_count += 1;
                 return;
             }
-            if !seen_addresses.insert(at) {
+            if seen_addresses.contains(&at) {
                 continue;
             }
-            let Some(bytes) = self.thread_cache(at) else {
-                if is_linked {
-                    // Its thread was stopped while it changed it.
-                    self.caches.unread_count += 1;
-                } else {
-                    // A cache may still link to it.
-                    seen_addresses.remove(&at);
-                }
+            let cache = self.thread_cache(at);
+            if cache.is_none() && !is_linked {
+                // A cache may still link to it.
+                continue;
+            }
+            seen_addresses.insert(at);
+            let Some(bytes) = cache else {
+                // Mostly, its thread was stopped while it changed it.
+                self.caches.unread_count += 1;
                 continue;
             };
             cache_count += 1;
