@@ -503,8 +503,8 @@ mod tests {
         assert_eq!((far.verdict(1), far.unresolved_step(1)), (Verdict::More, None));
         let equal = compared(100.0 * tick, 100.0 * tick);
         assert_eq!((equal.verdict(1), equal.unresolved_step(1)), (Verdict::Same, None));
-        // The runs vary by far more than a tick: an interval that spans 1 says so, and no resolution
-        // is named.
+        // The runs vary by far more than a tick: an interval that spans 1 says so, and no
+        // resolution is named.
         let noise =
             [90.0, 110.0, 92.0, 108.0, 94.0, 106.0, 96.0, 104.0, 98.0, 102.0].map(|ticks| ticks * tick);
         let mut other_noise = noise;

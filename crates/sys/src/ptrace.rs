@@ -98,8 +98,8 @@ pub fn set_registers(tid: i32, registers: &Registers) -> io::Result<()> {
     request(libc::PTRACE_SETREGS, tid, 0, std::ptr::from_ref(registers) as u64)
 }
 
-/// The word at `address` of a stopped tracee's memory. If `address` is below a mapping that may grow
-/// down, the kernel first extends that as the tracee's own access would.
+/// The word at `address` of a stopped tracee's memory. If `address` is below a mapping that may
+/// grow down, the kernel first extends that as the tracee's own access would.
 pub fn peek(tid: i32, address: u64) -> io::Result<u64> {
     let mut word = 0u64;
     // SAFETY: the kernel writes one word to `word`; libc's function would return it instead.

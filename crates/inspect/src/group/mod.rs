@@ -68,8 +68,8 @@ pub fn explain_group(hierarchy: &Hierarchy, group: &Group) -> Result<GroupExplan
         || {
             let processes = GroupProcesses::read(&members, MAX_PSS_TIME);
             let memory = Memory::read(group);
-            // The log has paths from the real root: below another root, or an unreadable one, no kill
-            // can be assigned to this group.
+            // The log has paths from the real root: below another root, or an unreadable one, no
+            // kill can be assigned to this group.
             let is_real_root = std::fs::metadata(&hierarchy.root).is_ok_and(|root| root.ino() == ROOT_INODE);
             let kills = if is_real_root { kernel_log::kills(MAX_LOG_TIME) } else { None };
             (processes, memory, kills)

@@ -448,8 +448,8 @@ fn make_calls(
                 return false;
             }
             Err(reason) => {
-                // Not a refusal of the whole, unless the process ended in this call: the effect of the
-                // calls before it is reported.
+                // Not a refusal of the whole, unless the process ended in this call: the effect of
+                // the calls before it is reported.
                 answer.reason = Some(reason);
                 let was_applied = done.report(answer);
                 if Process::open(pid).and_then(|process| process.stat()).is_ok_and(|stat| stat.is_alive()) {

@@ -57,8 +57,8 @@ fn may_unblock(tracee: &Tracee<'_>) -> bool {
     filters::objection(tracee, &[UNBLOCKING_CALL]).is_none()
 }
 
-/// Finds a signal that the program ignores and does not block, and that is not pending; `None` if no
-/// signal qualifies, or the thread's signals cannot be read.
+/// Finds a signal that the program ignores and does not block, and that is not pending; `None` if
+/// no signal qualifies, or the thread's signals cannot be read.
 fn harmless_signal(tracee: &Tracee<'_>, mask: u64) -> Option<i32> {
     let status = tracee.process.task_status(tracee.tid).ok()?;
     let pending = status.thread_pending_signals? | status.process_pending_signals?;

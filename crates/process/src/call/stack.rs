@@ -35,7 +35,7 @@ pub fn own_stack(
     stacks::stack_of(&facts, memory, space).filter(|stack| stack.low <= stack_pointer)
 }
 
-/// Whether `bytes` below the stack pointer of a stopped thread are mapped. `stack` is its own stack.
+/// Whether `bytes` below the stack pointer of a stopped thread are mapped; `stack` is its stack.
 ///
 /// The kernel maps more of the main thread's stack only as the program comes to use it. So this
 /// function extends that mapping if it is too short, within the program's limits: a function that

@@ -35,8 +35,8 @@ pub fn processes_left_to(process: &Process, status: &Status) -> Option<u64> {
     ControlGroups::of(process).processes_left().into_iter().chain(by_user).min()
 }
 
-/// The soft limit in the line `name` of /proc/PID/limits; `None` if it is "unlimited", 0 if it cannot
-/// be read.
+/// The soft limit in the line `name` of /proc/PID/limits; `None` if it is "unlimited", 0 if it
+/// cannot be read.
 pub(crate) fn soft_limit(process: &Process, name: &str) -> Option<u64> {
     let limits = process.read_text("limits", MAX_LIMITS_BYTES).unwrap_or_default();
     let line = limits.lines().find_map(|line| line.strip_prefix(name));

@@ -87,8 +87,8 @@ fn headline(facts: &Holders) -> String {
     text + &unattributed_part(facts).unwrap_or_default() + &pinning_block(facts).unwrap_or_default()
 }
 
-/// A clause that names the memory of runtimes, if there is any: all blocks in it count as reachable,
-/// also garbage in cycles.
+/// A clause that names the memory of runtimes, if there is any: all blocks in it count as
+/// reachable, also garbage in cycles.
 fn unsearched_memory(facts: &Holders) -> String {
     let is_memory = |root: &&Root| root.kind == RootKind::Runtime && root.module.is_none();
     let names: Vec<String> = facts.roots.iter().filter(is_memory).map(root_name).collect();

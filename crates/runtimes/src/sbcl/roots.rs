@@ -35,8 +35,8 @@ const MAX_GLOBAL_BYTES: u64 = 4096;
 const WORD_BYTES: u64 = 8;
 /// Bytes read at once.
 const BLOCK_BYTES: usize = 65_536;
-/// Maximum bytes read of an alternate stack. Other memory may follow the last thread in its mapping:
-/// words of that memory can only keep dead objects.
+/// Maximum bytes read of an alternate stack. Other memory may follow the last thread in its
+/// mapping: words of that memory can only keep dead objects.
 const MAX_SIGNAL_STACK_BYTES: u64 = 16 << 20;
 /// Bit number of an immobile object's generation in its header (immobile-space.h).
 const GENERATION_SHIFT: u32 = 24;
