@@ -296,7 +296,7 @@ impl Snapshot {
         let mut stopped_time = Duration::ZERO;
         let deadline = Instant::now() + MAX_REAPING / 2;
         loop {
-            let attempt = self.reap_once();
+            let attempt = self.reap_once(deadline);
             stopped_time += attempt.stopped_time;
             if attempt.is_gone || Instant::now() >= deadline {
                 return Reaping { stopped_time, ..attempt };
@@ -306,8 +306,9 @@ impl Snapshot {
         }
     }
 
-    /// Makes one of the first threads that can make a call wait for the child.
-    fn reap_once(&self) -> Reaping {
+    /// Makes one of the first threads that can make a call wait for the child. Tries no further
+    /// thread after `deadline`.
+    fn reap_once(&self, deadline: Instant) -> Reaping {
         let is_gone = || !self.child.path("stat").exists();
         let mut stopped_time = Duration::ZERO;
         // The target may have ended, or run another program by now.
@@ -320,7 +321,8 @@ impl Snapshot {
         // If its threads cannot be listed, the next attempt may succeed.
         let mut tids = self.target.tasks().unwrap_or_default();
         tids.sort_by_key(|&tid| tid != self.tid);
-        for tid in tids.into_iter().take(MAX_CALLERS) {
+        let in_time = |_: &i32| Instant::now() < deadline;
+        for tid in tids.into_iter().take(MAX_CALLERS).take_while(in_time) {
             if self.target.task_stat(tid).is_ok_and(|stat| stat.state == Some('D')) {
                 continue;
             }
@@ -340,8 +342,8 @@ impl Snapshot {
                 stopped_time += since.elapsed();
                 continue;
             };
-            let deadline = waiting.begun_at + REAP_LIMIT;
-            match run_system_call(&mut waiting, WAIT4, deadline) {
+            let call_deadline = waiting.begun_at + REAP_LIMIT;
+            match run_system_call(&mut waiting, WAIT4, call_deadline) {
                 Ok(_) => drop(waiting.finish(REAP_LIMIT)),
                 Err(error) => drop(abandon_if_unfinished(waiting, error)),
             }
