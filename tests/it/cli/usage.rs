@@ -115,7 +115,7 @@ fn usage_errors_are_one_line_and_status_2() {
         (&["explian", "1"], "explain"),
         (&["reclaim", "--remedy", "magic", "1"], "malloc_trim"),
         (&["reclaim", "--wait", "-1", "1"], "-1"),
-        (&["reclaim", "--wait", "never", "1"], "number of seconds"),
+        (&["reclaim", "--wait", "never", "1"], "is not a time"),
         (&["demo", "--mebibytes", "0"], "1..=4096"),
         (&["compare", "--repeat", "0", "true", "true"], "--repeat"),
         (&["compare", "--case", "x", "true", "true"], "use NAME=WORDS"),
