@@ -43,6 +43,20 @@ def check_glibc_heap():
     equal(heap.finish(), 0, 'its status')
 
 
+def check_little_stack():
+    """The kernel has mapped little of the main thread's stack, and extends it for a snapshot and for the call."""
+    heap = subject('fragmented', 60000, 200, 500, 200000)
+    stack_pointer = int(Path(f'/proc/{heap.pid}/syscall').read_text(encoding='ascii').split()[-2], 16)
+    maps = Path(f'/proc/{heap.pid}/maps').read_text(encoding='ascii')
+    room = stack_pointer - int(re.search(r'^([0-9a-f]+)-.*\[stack\]$', maps, re.M)[1], 16)
+    expect(room < 16 << 10, f'{room} bytes are mapped below its stack pointer')
+    equal(rows_of_snapshot(heap, 'glibc', 'anon')['target']['kind'], 'photograph', 'kind')
+    done = gives_what_it_predicts(heap.pid, 'malloc_trim')
+    expect(done['actual_bytes'] > 8 << 20, f'only {done["actual_bytes"]} bytes of 12 MB')
+    equal(heap.finish(), 0, 'its status')
+    return f'{room} bytes below the stack pointer'
+
+
 def check_snapshot():
     """The rows of a snapshot are those of a stop."""
     heap = subject('fragmented', 60000, 200, 500)

@@ -1,8 +1,8 @@
 /* Frees most of a heap around evenly spread survivors: keeps one block in EVERY.
  *
- *   fragmented [COUNT] [BYTES] [EVERY]
+ *   fragmented [COUNT] [BYTES] [EVERY] [LOCALS]
  *
- * Then 'i', 't' and 'q' as random_heap has them.
+ * LOCALS bytes of its stack are left unwritten. Then 'i', 't' and 'q' as random_heap has them.
  */
 #include "subject.h"
 
@@ -10,6 +10,8 @@ int main(int count, char **values) {
   static struct figures now;
   size_t blocks = argument(count, values, 1, 200000), bytes = argument(count, values, 2, 200);
   size_t every = argument(count, values, 3, 500), survivors = 0;
+  char locals[argument(count, values, 4, 0) + 1];
+  __asm__ volatile("" : : "r"(locals) : "memory");
   char **all = mmap(0, blocks * sizeof *all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (all == MAP_FAILED || !every) return 3;
   for (size_t i = 0; i < blocks; i++) {

@@ -149,7 +149,8 @@ static int deep(int is_limited) {
     limit.rlim_cur = 4096;
     if (is_limited) setrlimit(RLIMIT_STACK, &limit);
     ready();
-    for (;;) pause();
+    while (pause() == -1) continue;
+    return 0;
 }
 
 static ucontext_t home, away;
