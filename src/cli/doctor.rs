@@ -47,7 +47,7 @@ fn all_readers() -> Vec<ReaderView> {
 pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> {
     if arguments.readers {
         let readers = all_readers();
-        if output.json {
+        if output.is_json {
             output.document(SCHEMA, None, &Readers { readers })?;
         } else {
             output.print(&readers::readers(&readers, output.surface))?;
@@ -82,7 +82,7 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> 
         ("heaptrack", "optional; it records every allocation from the start"),
     ];
     results.extend(tools.map(|(name, impact)| tool(name, impact)));
-    if output.json {
+    if output.is_json {
         output.document(SCHEMA, None, &Findings { checks: results })?;
     } else {
         output.print(&checks(&results, output.surface))?;

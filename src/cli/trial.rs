@@ -61,7 +61,7 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> 
     let content = LabContent { verb: "try", description: &description, subjects };
     let lab = LabSetup::open_serving(content, &lab_options(&arguments.lab), service.as_ref());
     let mut lab = lab.map_err(Failure)?;
-    let progress = LabProgress::new("try", !output.json);
+    let progress = LabProgress::new("try", !output.is_json);
     let running = RunningTrial { arguments, catalogue: &catalogue, base, service, progress: &progress };
     let trial = running.run(&mut lab);
     // Removes the progress line before the result is shown.
