@@ -15,7 +15,7 @@ use strandline_lab::executor::NoResult;
 use strandline_lab::pages::squeeze::page;
 use strandline_lab::setup::{LabContent, LabSetup};
 use strandline_lab::squeeze::runner::Runner;
-use strandline_lab::squeeze::search::{PAGE_BYTES, Plan, pages_down};
+use strandline_lab::squeeze::search::{PAGE_BYTES, Plan, Resolution, pages_down};
 use strandline_lab::squeeze::{LimitKind, LimitedRun, SqueezeOptions, squeeze};
 use strandline_lab::user::ProgressDisplay;
 use strandline_report::pages::environment_facts;
@@ -169,9 +169,12 @@ fn search_arguments(arguments: &Squeeze, is_json: bool) -> Vec<String> {
         format!("--seed={}", arguments.seed),
     ];
     words.extend(arguments.success.as_ref().map(|success| format!("--success={success}")));
-    words.extend(arguments.resolution.map(|resolution| match resolution.min_bytes {
-        0 => format!("--resolution={}%", resolution.fraction * 100.0),
-        bytes => format!("--resolution={bytes}"),
+    words.extend(arguments.resolution.map(|Resolution { fraction, min_bytes }| {
+        if fraction > 0.0 {
+            format!("--resolution={}%", fraction * 100.0)
+        } else {
+            format!("--resolution={min_bytes}")
+        }
     }));
     words.extend(arguments.timeout.map(|timeout| format!("--timeout={}ms", timeout.as_millis())));
     words.extend(arguments.fresh.then(|| "--fresh".to_owned()));
