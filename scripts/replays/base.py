@@ -20,7 +20,7 @@ MIB = 1 << 20
 PATIENCE_SECONDS = 120
 ROW_WITHIN = 0.02
 REMEDY_WITHIN = 0.01
-# A prediction of little is off by little: a page here and there.
+# Small predictions may be off by some pages.
 REMEDY_SLACK_BYTES = 64 << 10
 
 
@@ -33,7 +33,7 @@ def size(number):
 
 
 class Check:
-    """One answer of strandline's, and whether it holds."""
+    """One answer of strandline, and whether it holds."""
 
     def __init__(self, kind, text, holds, is_exact=True):
         self.kind, self.text, self.holds, self.is_exact = kind, text, holds, is_exact
@@ -139,7 +139,7 @@ def free_port():
 
 
 class Running:
-    """A replay under way, in a folder of its own; everything that it started is gone when it ends."""
+    """A replay in progress, in a separate folder; end() kills what it started."""
 
     def __init__(self, replay):
         self.name, self.url, self.is_blind = replay.name, replay.url, replay.blind
@@ -156,7 +156,7 @@ class Running:
         subprocess.run(["pkill", "-KILL", "-f", self.folder], check=False)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    # What is started.
+    # Starting programs.
 
     def start(self, *command, **environment):
         """Starts a program; its standard input is a pipe, and what it prints is in the file `said`."""
@@ -234,7 +234,7 @@ class Running:
                 answer += piece
         return answer.decode(errors="replace")
 
-    # What strandline says.
+    # Asking strandline.
 
     def strandline(self, *words, fine=(0,)):
         done = subprocess.run([STRANDLINE, *map(str, words), "--json"], capture_output=True, text=True, errors="replace",
@@ -248,7 +248,7 @@ class Running:
         self.headline = document["verdict"]["headline"]
         return document
 
-    # What is checked.
+    # Checking its answers.
 
     def truth(self, what, number):
         self.truths.append(f"{what} {size(number)}")
