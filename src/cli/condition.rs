@@ -69,7 +69,7 @@ pub struct Subjects<'a> {
     pub processes: &'a [&'a Explanation],
     pub base: PercentBase,
     /// Whether processes that belong to them and have memory were not read.
-    pub lack_processes: bool,
+    pub is_incomplete: bool,
 }
 
 /// A figure to judge.
@@ -118,22 +118,22 @@ impl Condition {
 
     /// Whether the condition holds for one process; percentages refer to its RSS.
     pub fn test(&self, process: &Explanation) -> Outcome {
-        self.test_together(&Subjects { processes: &[process], base: PercentBase::Rss, lack_processes: false })
+        self.test_together(&Subjects { processes: &[process], base: PercentBase::Rss, is_incomplete: false })
     }
 
     /// Whether the condition holds for several processes together: sizes are summed, and
     /// percentages refer to the sum of the base.
     pub fn test_together(&self, subjects: &Subjects<'_>) -> Outcome {
-        let Subjects { processes, base, lack_processes } = *subjects;
+        let Subjects { processes, base, is_incomplete } = *subjects;
         let (base_bytes, base_name) = match base {
             PercentBase::Rss => (sum(processes, |process| Some(process.kernel.rss_bytes)), "RSS"),
             PercentBase::Pss => (sum(processes, |process| process.kernel.pss_bytes), "PSS"),
         };
         let is_cut_short = processes.iter().any(|process| self.figure.is_cut_short(&process.caveats));
         let value = sum(processes, |process| self.figure.value(process));
-        let is_lower_bound = lack_processes || is_cut_short;
+        let is_lower_bound = is_incomplete || is_cut_short;
         let measured = value.map(|bytes| Measured { bytes, is_lower_bound });
-        self.judge(measured, base_bytes.filter(|_| !lack_processes), base_name)
+        self.judge(measured, base_bytes.filter(|_| !is_incomplete), base_name)
     }
 
     /// Whether the condition holds for a control group; percentages refer to its limit.
@@ -522,9 +522,9 @@ mod tests {
     fn a_tree_is_tested_together() {
         let (service, shell) = (fabricated::service(), fabricated::shell());
         let rss = service.kernel.rss_bytes + shell.kernel.rss_bytes;
-        let test = |text: &str, lack_processes| {
+        let test = |text: &str, is_incomplete| {
             let processes = &[&service, &shell][..];
-            parsed(text).test_together(&Subjects { processes, base: PercentBase::Rss, lack_processes })
+            parsed(text).test_together(&Subjects { processes, base: PercentBase::Rss, is_incomplete })
         };
         assert!(matches!(test(&format!("rss == {rss}"), false), Outcome::Yes(_)));
         // The processes that were not read can only add to the figures.

@@ -28,7 +28,7 @@ const MAX_PROCESSES: usize = 10_000;
 
 /// Explains the tree and evaluates the conditions on its totals.
 pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
-    let InspectedTree { tree: inspected, lack_processes } = explain_tree(arguments)?;
+    let InspectedTree { tree: inspected, is_incomplete } = explain_tree(arguments)?;
     if output.is_json {
         output.document(SCHEMA, None, &inspected)?;
     } else {
@@ -40,7 +40,7 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
         None => (PercentBase::Rss, members.map(|member| member.explanation.clone()).collect()),
     };
     let processes: Vec<&Explanation> = explanations.iter().collect();
-    let subjects = Subjects { processes: &processes, base, lack_processes };
+    let subjects = Subjects { processes: &processes, base, is_incomplete };
     Ok(test_conditions(&arguments.fail_if, |condition| condition.test_together(&subjects)))
 }
 
@@ -48,7 +48,7 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
 struct InspectedTree {
     tree: Tree,
     /// Whether a process that has memory was left out.
-    lack_processes: bool,
+    is_incomplete: bool,
 }
 
 /// A process with its rows and states as parts of its PSS, to which conditions on a tree refer.
@@ -81,7 +81,7 @@ fn explain_tree(arguments: &Explain) -> Result<InspectedTree> {
         );
         caveats.push(of_tree("process_left_out", text));
     }
-    let mut lack_processes = left_out > 0;
+    let mut is_incomplete = left_out > 0;
     let mut members = Vec::new();
     let options = Options {
         runtimes: !arguments.no_runtimes,
@@ -112,13 +112,13 @@ fn explain_tree(arguments: &Explain) -> Result<InspectedTree> {
                 ("process_ended", "it ended before it was read".to_owned())
             }
             error => {
-                lack_processes |= !matches!(error, Error::Zombie { .. } | Error::KernelThread { .. });
+                is_incomplete |= !matches!(error, Error::Zombie { .. } | Error::KernelThread { .. });
                 ("process_left_out", error.to_string())
             }
         };
         caveats.push(Caveat::new(code, format!("process {pid}"), None, text));
     }
-    Ok(InspectedTree { tree: Tree::new(root, members, caveats), lack_processes })
+    Ok(InspectedTree { tree: Tree::new(root, members, caveats), is_incomplete })
 }
 
 /// A process of a tree.
