@@ -261,6 +261,7 @@ fn extension(format: Format) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use strandline_recording::{Header, Record, Writer};
 
     #[test]
     fn pictures_of_different_recordings_have_different_names() {
@@ -274,6 +275,20 @@ mod tests {
             let name = default_name(Some(&PathBuf::from(recording)), Format::Html);
             assert_eq!(name, PathBuf::from(picture));
         }
+    }
+
+    #[test]
+    fn a_recording_of_another_version_is_not_overwritten() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("newer.strandline");
+        let mut writer = Writer::new(File::create(&path).unwrap()).unwrap();
+        let schema = "strandline/recording/99".to_owned();
+        writer.push(&Record::Header(Box::new(Header { schema, ..Header::default() }))).unwrap();
+        writer.flush().unwrap();
+        let refusal = refuse_overwrite(&path).unwrap_err();
+        assert!(refusal.0.contains("is a recording: it is not overwritten"), "{refusal:?}");
+        std::fs::write(&path, "text").unwrap();
+        assert!(refuse_overwrite(&path).is_ok());
     }
 
     #[test]
