@@ -1,4 +1,4 @@
-"""What every replay needs: a folder, packages, processes, and strandline's answers checked against the program's own."""
+"""What every replay needs: a folder, packages, processes, and checks of strandline's answers against the program's own figures."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ MIB = 1 << 20
 PATIENCE_SECONDS = 120
 ROW_WITHIN = 0.02
 REMEDY_WITHIN = 0.01
-# A prediction of little is off by little: a page here and there.
+# Small predictions may be off by some pages.
 REMEDY_SLACK_BYTES = 64 << 10
 
 
@@ -33,13 +33,10 @@ def size(number):
 
 
 class Check:
-    """One answer of strandline's, and whether it holds."""
+    """One answer of strandline, and whether it holds."""
 
-    def __init__(self, kind, what, holds, is_exact=True):
-        self.kind, self.what, self.holds, self.is_exact = kind, what, holds, is_exact
-
-    def text(self):
-        return self.what
+    def __init__(self, kind, text, holds, is_exact=True):
+        self.kind, self.text, self.holds, self.is_exact = kind, text, holds, is_exact
 
 
 class Replay:
@@ -62,7 +59,7 @@ def listing():
 
 
 def run(replay, no_install):
-    """Does a replay; returns what came of it."""
+    """Does a replay, and returns it with its checks."""
     if not no_install:
         install(replay.packages)
     it = Running(replay)
@@ -100,7 +97,7 @@ def install(packages):
 
 
 def python_with(requirement):
-    """A Python that has a package of PyPI's, in an environment of its own."""
+    """A Python that has a package from PyPI, in an environment of its own."""
     folder = os.path.join(CACHE, "python-" + re.sub(r"[^A-Za-z0-9.]+", "-", requirement))
     python = os.path.join(folder, "bin", "python3")
     if not os.path.exists(os.path.join(folder, "whole")):
@@ -115,7 +112,7 @@ def python_with(requirement):
 
 
 def node_with(package):
-    """A folder in which node finds a package of npm's."""
+    """A folder in which node finds a package from npm."""
     folder = os.path.join(CACHE, "node-" + re.sub(r"[^A-Za-z0-9.]+", "-", package))
     if not os.path.exists(os.path.join(folder, "whole")):
         shutil.rmtree(folder, ignore_errors=True)
@@ -142,7 +139,7 @@ def free_port():
 
 
 class Running:
-    """A replay under way, in a folder of its own; everything that it started is gone when it ends."""
+    """A replay in progress, in a separate folder; end() kills what it started."""
 
     def __init__(self, replay):
         self.name, self.url, self.is_blind = replay.name, replay.url, replay.blind
@@ -159,7 +156,7 @@ class Running:
         subprocess.run(["pkill", "-KILL", "-f", self.folder], check=False)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    # What is started.
+    # Starting programs.
 
     def start(self, *command, **environment):
         """Starts a program; its standard input is a pipe, and what it prints is in the file `said`."""
@@ -172,7 +169,7 @@ class Running:
         return process
 
     def python(self, requirement, script, *words, **environment):
-        """Starts a script with packages of PyPI's; returns the process and what it says of itself, its `version` among it."""
+        """Starts a script with packages from PyPI; returns the process and the figures that it prints, among them its `version`."""
         process = self.start(python_with(requirement), self.write("replay.py", script), *words, **environment)
         self.until("its figures", lambda: len(re.findall("^ready ", self.said(), re.M)) == len(self.started))
         figures = self.figures()
@@ -185,7 +182,7 @@ class Running:
             return next(int(line.split()[1]) << 10 for line in rollup if line.startswith("Anonymous:"))
 
     def until(self, what, ask, seconds=PATIENCE_SECONDS):
-        """Waits until `ask` answers something that is true, and returns that."""
+        """Waits until `ask` returns a true value, and returns that value."""
         end = time.monotonic() + seconds
         last = ""
         while time.monotonic() < end:
@@ -237,7 +234,7 @@ class Running:
                 answer += piece
         return answer.decode(errors="replace")
 
-    # What strandline says.
+    # Asking strandline.
 
     def strandline(self, *words, fine=(0,)):
         done = subprocess.run([STRANDLINE, *map(str, words), "--json"], capture_output=True, text=True, errors="replace",
@@ -251,29 +248,29 @@ class Running:
         self.headline = document["verdict"]["headline"]
         return document
 
-    # What is checked.
+    # Checking its answers.
 
     def truth(self, what, number):
         self.truths.append(f"{what} {size(number)}")
         return number
 
     def compare(self, what, answer, truth):
-        """A row, or several together, against the program's own figure."""
+        """Checks a row, or the sum of several, against the program's own figure."""
         holds = answer is not None and abs(answer - truth) <= ROW_WITHIN * max(truth, 1)
         off = "" if not truth or answer is None else f" ({(answer - truth) / truth * 100:+.2f} %)"
         self.checks.append(Check("row", f"{what}: {size(answer)}{off}", holds))
 
     def bounds(self, what, answer, low, high, because):
-        """A row against bounds, where the program counts something else than what it has: `because` says what."""
+        """Checks a row against bounds, where the program counts something else than the memory that it holds: `because` says what."""
         holds = answer is not None and low <= answer <= high
         self.checks.append(Check("row", f"{what}: {size(answer)}, between {size(low)} and {size(high)} ({because})", holds, False))
 
     def says(self, what, holds):
-        """Something that the answer has to say."""
+        """Checks that the answer says `what`."""
         self.checks.append(Check("row", what if holds else f"does not say: {what}", bool(holds)))
 
     def holder(self, pid, names, least_bytes):
-        """That roots whose names have one of `names` in them hold at least so much, alone or together with others."""
+        """Checks that roots with one of `names` in their names hold at least `least_bytes`, alone or together with others."""
         document = self.strandline("holders", pid)
         alone = [(root["retained_bytes"], [root["name"]]) for root in document["roots"]]
         shared = [(one["retained_bytes"], one["roots"]) for one in document["shared"]]
@@ -284,7 +281,7 @@ class Running:
         self.checks.append(Check("holder", f"holder: {' and '.join(roots[:2])} {size(held)}", bool(fit) and held >= least_bytes))
 
     def remedy(self, pid, remedy):
-        """What a remedy predicts against what it gives back."""
+        """Checks a remedy's prediction against what it releases."""
         document = self.strandline("reclaim", pid, "--remedy", remedy, fine=(0, 3))
         predicted, actual = document["predicted_bytes"], document["actual_bytes"]
         if document["outcome"] == "refused":
@@ -294,8 +291,8 @@ class Running:
         if predicted is None:
             self.checks.append(Check("remedy", f"{remedy}: no prediction, {size(actual)}", bool(document.get("reason"))))
             return document
-        actual = actual or 0
-        holds = abs(predicted - actual) <= max(REMEDY_WITHIN * max(predicted, actual), REMEDY_SLACK_BYTES)
+        # An actual figure that is not known confirms no prediction.
+        holds = actual is not None and abs(predicted - actual) <= max(REMEDY_WITHIN * max(predicted, actual), REMEDY_SLACK_BYTES)
         self.checks.append(Check("remedy", f"{remedy}: {size(predicted)}, {size(actual)}", holds))
         return document
 
@@ -306,14 +303,19 @@ class Running:
         return "blind" if self.is_blind else "partly" if any(held) else "wrong"
 
     def document(self):
-        checks = [{"kind": check.kind, "text": check.text(), "holds": check.holds} for check in self.checks]
+        checks = [{"kind": check.kind, "text": check.text, "holds": check.holds} for check in self.checks]
         return {"name": self.name, "url": self.url, "software": self.software, "headline": self.headline, "truths": self.truths,
                 "checks": checks, "verdict": self.verdict()}
 
 
 def rows(document, *patterns):
-    """The bytes of all rows whose id is one of these patterns."""
+    """The sum of the rows whose ids match one of the patterns, in bytes."""
     return sum(row["bytes"] for row in document["rows"] if any(re.fullmatch(pattern, row["id"]) for pattern in patterns))
+
+
+def blocks_in_use(document):
+    """The bytes in use of all allocators that know them."""
+    return sum(it.get("live_bytes") or 0 for it in document["allocators"])
 
 
 def allocator(document, name):

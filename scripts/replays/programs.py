@@ -1,8 +1,10 @@
-"""Programs that nobody complained of here: strandline's answers against their own statistics."""
+"""Programs without a complaint: strandline's answers against their own statistics."""
 
+import glob
 import json
 import os
 import re
+import socket
 import sys
 import urllib.request
 
@@ -39,7 +41,7 @@ def redis(it):
 
 @replay("a backend of PostgreSQL", packages=["postgresql"])
 def postgres(it):
-    binaries = max(__import__("glob").glob("/usr/lib/postgresql/*/bin"))
+    binaries = max(glob.glob("/usr/lib/postgresql/*/bin"))
     data = os.path.join(it.folder, "data")
     os.chmod(it.folder, 0o777)
     it.software = [base.debian_version("postgresql-15")]
@@ -140,7 +142,7 @@ sys.stdin.read()
 def duckdb(it):
     process, figures = it.python("duckdb==1.1.3", DUCKDB)
     document = it.explain(process.pid)
-    live = sum(one.get("live_bytes") or 0 for one in document["allocators"])
+    live = base.blocks_in_use(document)
     held = it.truth("duckdb_memory()", figures["bytes"])
     it.bounds("blocks in use, without CPython's", live - rows(document, r"cpython\.(object|buffer).*"), held * 0.9, held * 1.1,
               "duckdb_memory() is of its buffers")
@@ -241,7 +243,6 @@ def haproxy(it):
                       f"frontend f\n bind 127.0.0.1:{it.port}\n http-request return status 200\n")
     process = it.start(base.tool("haproxy"), "-f", config)
     it.software = [base.debian_version("haproxy")]
-    import socket
     peers = it.until("connections", lambda: [socket.create_connection(("127.0.0.1", it.port)) for _ in range(300)])
     for peer in peers:
         peer.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -295,7 +296,7 @@ def named(it):
     memory = json.loads(it.until("its statistics", lambda: get(url)))["memory"]
     used = it.truth("InUse", memory["InUse"])
     document = it.explain(process.pid)
-    live = sum(one.get("live_bytes") or 0 for one in document["allocators"])
+    live = base.blocks_in_use(document)
     it.bounds("blocks in use", live, used, used * 1.1, "BIND counts what it asked for, jemalloc what it gave")
 
 
@@ -311,7 +312,7 @@ def mariadb(it):
     used = int(it.shell(*client, "show global status like 'Memory_used'").split()[1])
     document = it.explain(process.pid)
     it.truth("Memory_used", used)
-    live = sum(one.get("live_bytes") or 0 for one in document["allocators"])
+    live = base.blocks_in_use(document)
     it.bounds("blocks in use", live, used * 0.2, used * 2, "its counter includes memory that it maps itself")
 
 
@@ -331,7 +332,7 @@ def varnish(it):
     with open(f"/proc/{manager.pid}/task/{manager.pid}/children") as children:
         child = children.read().split()[0]
     document = it.explain(child)
-    live = sum(one.get("live_bytes") or 0 for one in document["allocators"])
+    live = base.blocks_in_use(document)
     it.truth("SMA.s0.g_bytes", used)
     it.bounds("blocks in use", live, used, used * 1.3, "storage is a part of it, and jemalloc's classes are larger")
     it.remedy(child, "jemalloc_purge")
@@ -342,7 +343,7 @@ def mosquitto(it):
     config = it.write("m.conf", f"listener {it.port} 127.0.0.1\nallow_anonymous true\nsys_interval 1\n")
     process = it.start(base.tool("mosquitto"), "-c", config)
     it.software = [base.debian_version("mosquitto")]
-    it.until("its port", lambda: __import__("socket").create_connection(("127.0.0.1", it.port)).close() is None)
+    it.until("its port", lambda: socket.create_connection(("127.0.0.1", it.port)).close() is None)
     for topic in range(20):
         it.shell("mosquitto_pub", "-p", it.port, "-r", "-t", f"t/{topic}", "-m", "x" * 100_000)
     # The first is what the broker said before, and kept.

@@ -14,6 +14,7 @@ pub use super::arguments_lab::{Compare, Squeeze, Study, Try};
 pub use super::arguments_process::{Explain, Reclaim};
 use super::arguments_reading::{Detail, QuietFor, SnapshotChoice};
 pub use super::arguments_top::Top;
+use super::condition::parse_bytes;
 use strandline_recorder::plan::{self, Plan};
 
 const STATUSES: &str = "\
@@ -243,13 +244,13 @@ pub struct Run {
     #[command(flatten)]
     pub recording: Recording,
     /// Limit the command's address space (RLIMIT_AS)
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub limit_address_space: Option<u64>,
     /// Limit the command's data segment (RLIMIT_DATA)
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub limit_data: Option<u64>,
     /// Limit the resident memory of the command and its descendants, in a separate control group
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub limit_memory: Option<u64>,
     /// Set a variable for the command only, not for the recorder (LD_PRELOAD, MALLOC_CONF, …)
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
@@ -461,11 +462,6 @@ fn interval(text: &str) -> Result<Duration, String> {
         return Err(format!("{text} is too short: samples are taken every 1ms or less often"));
     }
     Ok(interval)
-}
-
-/// Parses a size in bytes.
-fn size(text: &str) -> Result<u64, String> {
-    super::condition::parse_bytes(text)
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use super::arguments_reading::duration_or_none;
 use super::arguments_slurm::OnSlurm;
+use super::condition::parse_bytes;
 use strandline_lab::squeeze::LimitKind;
 use strandline_lab::squeeze::search::Resolution;
 use strandline_lab::trial::rank::Goal;
@@ -447,7 +448,7 @@ fn resolution(text: &str) -> Result<Resolution, String> {
     if text.ends_with('%') {
         return percent(text).map(|share| Resolution { fraction: share, min_bytes: 0 });
     }
-    super::condition::parse_bytes(text).map(|min_bytes| Resolution { fraction: 0.0, min_bytes })
+    parse_bytes(text).map(|min_bytes| Resolution { fraction: 0.0, min_bytes })
 }
 
 #[cfg(test)]

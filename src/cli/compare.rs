@@ -46,7 +46,7 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<CommandResult> {
     let mut lab = LabSetup::open(content, &lab_options(&arguments.lab)).map_err(Failure)?;
     let runs = max_subject_runs(arguments).saturating_mul(matrix.subjects.len() as u64);
     require_confirmation(&mut lab, &matrix.subjects, runs, arguments.lab.yes)?;
-    let progress = LabProgress::new("compare", !output.json);
+    let progress = LabProgress::new("compare", !output.is_json);
     let no_counters_reason = lab.executors.first().and_then(|executor| executor.no_counters_reason());
     let uses_cachegrind = arguments.instructions && no_counters_reason.is_some();
     if uses_cachegrind && !is_in_path("valgrind") {

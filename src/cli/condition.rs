@@ -1,11 +1,16 @@
 //! `--fail-if`: a name, a comparison and a size. Parsed strictly, because a condition that silently
-//! never holds is worse than none. If a figure is unknown, the condition is undecided, not false.
+//! never holds is worse than none. If a figure is unknown, or too small because memory was left
+//! unread, the condition is undecided, not false.
 
+use std::cmp::Ordering;
+
+use strandline_claims::caveat::Caveat;
 use strandline_inspect::facts::{Explanation, RemedyKind, Row, State, Totals};
 use strandline_inspect::group::facts::{GroupExplanation, GroupProcess};
 use strandline_inspect::group::ledgers::MIN_PROCESS_DIVISOR;
 use strandline_inspect::group::rows::legend;
 use strandline_inspect::ledger::rows;
+use strandline_inspect::readers;
 use strandline_report::text::counted;
 
 /// A condition on the result of `explain`.
@@ -59,6 +64,21 @@ pub enum PercentBase {
     Pss,
 }
 
+/// Processes that a condition is tested on together.
+pub struct Subjects<'a> {
+    pub processes: &'a [&'a Explanation],
+    pub base: PercentBase,
+    /// Whether processes that belong to them and have memory were not read.
+    pub is_incomplete: bool,
+}
+
+/// A figure to judge.
+struct Measured {
+    bytes: u64,
+    /// Whether memory was left unread that could add to it.
+    is_lower_bound: bool,
+}
+
 /// The result of a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -96,45 +116,73 @@ impl Condition {
         Ok(Self { text: text.trim().to_owned(), figure, comparison, limit })
     }
 
-    /// Whether the condition holds for `processes` together: sizes are summed, and percentages
-    /// refer to the sum of `base`.
-    pub fn test(&self, processes: &[&Explanation], base: PercentBase) -> Outcome {
+    /// Whether the condition holds for one process; percentages refer to its RSS.
+    pub fn test(&self, process: &Explanation) -> Outcome {
+        self.test_together(&Subjects { processes: &[process], base: PercentBase::Rss, is_incomplete: false })
+    }
+
+    /// Whether the condition holds for several processes together: sizes are summed, and
+    /// percentages refer to the sum of the base.
+    pub fn test_together(&self, subjects: &Subjects<'_>) -> Outcome {
+        let Subjects { processes, base, is_incomplete } = *subjects;
         let (base_bytes, base_name) = match base {
             PercentBase::Rss => (sum(processes, |process| Some(process.kernel.rss_bytes)), "RSS"),
             PercentBase::Pss => (sum(processes, |process| process.kernel.pss_bytes), "PSS"),
         };
+        let is_cut_short = processes.iter().any(|process| self.figure.is_cut_short(&process.caveats));
         let value = sum(processes, |process| self.figure.value(process));
-        self.judge(value, base_bytes, base_name)
+        let is_lower_bound = is_incomplete || is_cut_short;
+        let measured = value.map(|bytes| Measured { bytes, is_lower_bound });
+        self.judge(measured, base_bytes.filter(|_| !is_incomplete), base_name)
     }
 
     /// Whether the condition holds for a control group; percentages refer to its limit.
     pub fn test_group(&self, group: &GroupExplanation, has_ledgers: bool) -> Outcome {
+        let is_lower_bound = has_ledgers && self.figure.is_cut_short(&group.caveats);
         let value = self.figure.value_of_group(group, has_ledgers);
-        self.judge(value, group.cgroup.effective_limit_bytes, "limit")
+        let measured = value.map(|bytes| Measured { bytes, is_lower_bound });
+        self.judge(measured, group.cgroup.effective_limit_bytes, "limit")
     }
 
     /// Compares a figure with the limit; a percentage refers to `base_bytes`, called `base_name`.
-    fn judge(&self, value: Option<u64>, base_bytes: Option<u64>, base_name: &str) -> Outcome {
+    fn judge(&self, measured: Option<Measured>, base_bytes: Option<u64>, base_name: &str) -> Outcome {
         let unknown = |reason: &str| Outcome::Unknown(format!("cannot judge '{}': {reason}", self.text));
-        let Some(value) = value else { return unknown("that figure is not known") };
-        let ordering = match (self.limit, base_bytes) {
-            (Limit::Bytes(limit), _) => Some(value.cmp(&limit)),
-            (Limit::Percent(_), None) => return unknown(&format!("there is no known {base_name}")),
-            (Limit::Percent(limit), Some(base)) => (value as f64 * 100.0).partial_cmp(&(limit * base as f64)),
+        let Some(Measured { bytes, is_lower_bound }) = measured else {
+            return unknown("that figure is not known");
         };
-        let holds = ordering.is_some_and(|ordering| match self.comparison {
-            Comparison::Greater => ordering.is_gt(),
-            Comparison::GreaterOrEqual => ordering.is_ge(),
-            Comparison::Less => ordering.is_lt(),
-            Comparison::LessOrEqual => ordering.is_le(),
-            Comparison::Equal => ordering.is_eq(),
-        });
-        if holds {
+        let ordering = match (self.limit, base_bytes) {
+            (Limit::Bytes(limit), _) => bytes.cmp(&limit),
+            (Limit::Percent(_), None) => return unknown(&format!("there is no known {base_name}")),
+            (Limit::Percent(limit), Some(base)) => (bytes as f64 * 100.0).total_cmp(&(limit * base as f64)),
+        };
+        // What is unread can only make the figure larger.
+        let is_decided = match self.comparison {
+            Comparison::GreaterOrEqual | Comparison::Less => ordering.is_ge(),
+            Comparison::Greater | Comparison::LessOrEqual | Comparison::Equal => ordering.is_gt(),
+        };
+        if is_lower_bound && !is_decided {
+            let least = counted(bytes, "byte");
+            return unknown(&format!("the figure is at least {least}, and not all memory was read"));
+        }
+        if self.comparison.holds(ordering) {
             let of_base = base_bytes.map(|base| format!(" of {} {base_name}", counted(base, "byte")));
-            let (value, of_base) = (counted(value, "byte"), of_base.unwrap_or_default());
+            let (value, of_base) = (counted(bytes, "byte"), of_base.unwrap_or_default());
             Outcome::Yes(format!("'{}' holds: the figure is {value}{of_base}", self.text))
         } else {
             Outcome::No
+        }
+    }
+}
+
+impl Comparison {
+    /// Whether it holds for a figure that compares to the limit like this.
+    fn holds(self, ordering: Ordering) -> bool {
+        match self {
+            Self::Greater => ordering.is_gt(),
+            Self::GreaterOrEqual => ordering.is_ge(),
+            Self::Less => ordering.is_lt(),
+            Self::LessOrEqual => ordering.is_le(),
+            Self::Equal => ordering.is_eq(),
         }
     }
 }
@@ -156,6 +204,19 @@ fn sum(processes: &[&Explanation], figure: impl Fn(&Explanation) -> Option<u64>)
 }
 
 impl Figure {
+    /// Whether `caveats` report that time ran out before a reader had read all memory that the
+    /// figure includes.
+    fn is_cut_short(&self, caveats: &[Caveat]) -> bool {
+        let is_from_readers = match self {
+            Self::Total(state) => matches!(state, State::Live | State::Stranded | State::Pinned),
+            Self::Predicted => true,
+            Self::Row(id) => readers::all().any(|reader| id.split('.').next() == Some(reader.name)),
+            Self::Rss | Self::Pss | Self::Current | Self::WorkingSet => false,
+        };
+        let is_late = |caveat: &Caveat| caveat.code.ends_with("_too_slow") || caveat.code == "perl_late";
+        is_from_readers && caveats.iter().any(is_late)
+    }
+
     /// The figure in `explanation`; `None` if unknown.
     fn value(&self, explanation: &Explanation) -> Option<u64> {
         match self {
@@ -321,7 +382,7 @@ mod tests {
     }
 
     fn holds(text: &str, explanation: &Explanation) -> bool {
-        matches!(parsed(text).test(&[explanation], PercentBase::Rss), Outcome::Yes(_))
+        matches!(parsed(text).test(explanation), Outcome::Yes(_))
     }
 
     #[test]
@@ -417,19 +478,12 @@ mod tests {
     fn an_unknown_figure_is_not_zero() {
         let mut java = fabricated::java();
         java.kernel.pss_bytes = None;
-        assert!(matches!(parsed("pss > 1").test(&[&java], PercentBase::Rss), Outcome::Unknown(_)));
+        assert!(matches!(parsed("pss > 1").test(&java), Outcome::Unknown(_)));
         java.allocators[0].name = "glibc".to_owned();
-        assert!(matches!(
-            parsed("row.glibc.tcache > 1").test(&[&java], PercentBase::Rss),
-            Outcome::Unknown(_)
-        ));
-        assert_eq!(
-            parsed("predicted > 0").test(&[&java], PercentBase::Rss),
-            Outcome::No,
-            "no remedy, nothing predicted"
-        );
+        assert!(matches!(parsed("row.glibc.tcache > 1").test(&java), Outcome::Unknown(_)));
+        assert_eq!(parsed("predicted > 0").test(&java), Outcome::No, "no remedy, nothing predicted");
         java.remedies = fabricated::service().remedies.split_off(2);
-        assert!(matches!(parsed("predicted > 0").test(&[&java], PercentBase::Rss), Outcome::Unknown(_)));
+        assert!(matches!(parsed("predicted > 0").test(&java), Outcome::Unknown(_)));
     }
 
     #[test]
@@ -468,7 +522,29 @@ mod tests {
     fn a_tree_is_tested_together() {
         let (service, shell) = (fabricated::service(), fabricated::shell());
         let rss = service.kernel.rss_bytes + shell.kernel.rss_bytes;
-        let answer = parsed(&format!("rss == {rss}")).test(&[&service, &shell], PercentBase::Rss);
-        assert!(matches!(answer, Outcome::Yes(_)));
+        let test = |text: &str, is_incomplete| {
+            let processes = &[&service, &shell][..];
+            parsed(text).test_together(&Subjects { processes, base: PercentBase::Rss, is_incomplete })
+        };
+        assert!(matches!(test(&format!("rss == {rss}"), false), Outcome::Yes(_)));
+        // The processes that were not read can only add to the figures.
+        assert!(matches!(test(&format!("rss >= {rss}"), true), Outcome::Yes(_)));
+        assert_eq!(test(&format!("rss < {rss}"), true), Outcome::No);
+        for text in [format!("rss > {rss}"), format!("rss == {rss}"), "stranded > 0%".to_owned()] {
+            assert!(matches!(test(&text, true), Outcome::Unknown(_)), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_figure_that_was_cut_short_is_a_lower_bound() {
+        let mut service = fabricated::service();
+        service.caveats.push(Caveat::new("heap_too_slow", "0x1000", None, ""));
+        let test = |text: &str| parsed(text).test(&service);
+        for text in ["stranded > 1000GiB", "row.glibc.free.trim < 1000GiB", "predicted > 1000GiB"] {
+            assert!(matches!(test(text), Outcome::Unknown(_)), "{text}");
+        }
+        assert!(matches!(test("stranded > 1GiB"), Outcome::Yes(_)));
+        assert_eq!(test("stranded < 1GiB"), Outcome::No);
+        assert_eq!(test("rss > 1000GiB"), Outcome::No, "the kernel counts it");
     }
 }

@@ -63,7 +63,7 @@ pub fn run(arguments: &Demo, output: &mut Output) -> Result<CommandResult> {
     let introduction = paragraph(&introduction(&subject, arguments.mebibytes), columns);
     show(output, &[title(output, 1, "A process"), introduction])?;
 
-    let before = explain_process(pid, !output.json)?;
+    let before = explain_process(pid, !output.is_json)?;
     let ledger_title = title(output, 2, "Where its memory is: strandline explain PID");
     show(output, &[ledger_title, ledger(output, &before), paragraph(HOW_TO_READ, columns)])?;
 
@@ -78,7 +78,7 @@ pub fn run(arguments: &Demo, output: &mut Output) -> Result<CommandResult> {
     let reclaim_title = title(output, 3, "Giving it back: strandline reclaim PID --remedy malloc_trim");
     show(output, &[reclaim_title, reclamation_text(output, &reclamation)])?;
 
-    let after = explain_process(pid, !output.json)?;
+    let after = explain_process(pid, !output.is_json)?;
     let ledger_title = title(output, 4, "What is left: strandline explain PID");
     show(output, &[ledger_title, ledger(output, &after), paragraph(&remaining_memory(&after), columns)])?;
 
@@ -87,7 +87,7 @@ pub fn run(arguments: &Demo, output: &mut Output) -> Result<CommandResult> {
     let farewell = paragraph(&farewell(memory_unchanged, elapsed_seconds), columns);
     show(output, &[title(output, 5, "No harm done"), farewell])?;
     let is_refused = reclamation.outcome == Outcome::Refused;
-    if output.json {
+    if output.is_json {
         let result = DemoResult {
             pieces: subject.pieces,
             survivors: subject.survivors,
@@ -104,7 +104,7 @@ pub fn run(arguments: &Demo, output: &mut Output) -> Result<CommandResult> {
 
 /// Prints the texts of a step; nothing in JSON mode.
 fn show(output: &mut Output, texts: &[String]) -> Result<()> {
-    if output.json { Ok(()) } else { output.print(&texts.concat()) }
+    if output.is_json { Ok(()) } else { output.print(&texts.concat()) }
 }
 
 /// The title of a step.

@@ -47,7 +47,7 @@ fn all_readers() -> Vec<ReaderView> {
 pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> {
     if arguments.readers {
         let readers = all_readers();
-        if output.json {
+        if output.is_json {
             output.document(SCHEMA, None, &Readers { readers })?;
         } else {
             output.print(&readers::readers(&readers, output.surface))?;
@@ -82,7 +82,7 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> 
         ("heaptrack", "optional; it records every allocation from the start"),
     ];
     results.extend(tools.map(|(name, impact)| tool(name, impact)));
-    if output.json {
+    if output.is_json {
         output.document(SCHEMA, None, &Findings { checks: results })?;
     } else {
         output.print(&checks(&results, output.surface))?;
@@ -324,8 +324,9 @@ fn cgroup() -> Check {
 
 /// Shows the mode of transparent huge pages.
 fn huge_pages() -> Check {
-    let mode = read("/sys/kernel/mm/transparent_hugepage/enabled");
-    let finding = mode.map_or_else(|| "no transparent huge pages".to_owned(), |mode| format!("modes {mode}"));
+    let path = "/sys/kernel/mm/transparent_hugepage/enabled";
+    let mode = read(path);
+    let finding = mode.map_or_else(|| format!("{path} cannot be read"), |mode| format!("modes {mode}"));
     let impact = "for information: huge pages make sparse use more resident";
     check("huge_pages", Status::Ok, finding, impact, None)
 }
@@ -345,11 +346,12 @@ fn swap() -> Check {
 
 /// Checks whether the kernel merges equal pages (KSM).
 fn same_page_merging() -> Check {
-    let is_on = |name: &str| read(format!("/sys/kernel/mm/ksm/{name}")).as_deref() == Some("1");
-    let (status, finding) = match (is_on("run"), is_on("use_zero_pages")) {
-        (true, true) => (Status::Ok, "runs, and merges zero pages"),
-        (true, false) => (Status::Limited, "runs, but does not merge zero pages (optional)"),
-        (false, _) => (Status::Limited, "does not run (optional)"),
+    let setting = |name: &str| read(format!("/sys/kernel/mm/ksm/{name}"));
+    let (status, finding) = match (setting("run").as_deref(), setting("use_zero_pages").as_deref()) {
+        (Some("1"), Some("1")) => (Status::Ok, "runs, and merges zero pages"),
+        (Some("1"), _) => (Status::Limited, "runs, but does not merge zero pages (optional)"),
+        (Some(_), _) => (Status::Limited, "does not run (optional)"),
+        (None, _) => (Status::Limited, "/sys/kernel/mm/ksm/run cannot be read (optional)"),
     };
     // strandline does not need this: merging is between the kernel and the program that requests
     // it.

@@ -16,7 +16,7 @@ use strandline_process::procfs::Process;
 
 use super::arguments::Explain;
 use super::arguments_reading::SnapshotChoice;
-use super::condition::{Condition, Outcome, PercentBase};
+use super::condition::{Condition, Outcome};
 use super::output::{Output, print_message};
 use super::progress::Progress;
 use super::{CommandResult, Result};
@@ -61,7 +61,7 @@ fn snapshot_choice(arguments: &Explain) -> SnapshotChoice {
 /// Explains one process and evaluates the conditions.
 pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
     let pid = arguments.pid()?;
-    if !output.json {
+    if !output.is_json {
         warn_of_long_stop(pid, arguments);
     }
     if arguments.holders {
@@ -73,7 +73,7 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
     } else {
         choice.mode()
     };
-    let progress = Progress::new(!output.json);
+    let progress = Progress::new(!output.is_json);
     let inspection = inspect(
         pid,
         &Options {
@@ -90,13 +90,13 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
     drop(progress);
     let (explanation, holders) = (inspection.explanation, inspection.holders);
     let path = arguments.path_to.as_ref().and_then(|type_name| requested_path(type_name, &explanation));
-    if output.json {
+    if output.is_json {
         let body = Body { explanation: &explanation, holders: holders.as_ref() };
         output.document(SCHEMA, Some(&explanation), &body)?;
     } else {
         print_screen(arguments, &explanation, holders.as_ref(), path.as_deref(), output)?;
     }
-    Ok(test_conditions(&arguments.fail_if, |condition| condition.test(&[&explanation], PercentBase::Rss)))
+    Ok(test_conditions(&arguments.fail_if, |condition| condition.test(&explanation)))
 }
 
 /// Prints the default screen, or the one with all details, then the holders.
@@ -227,9 +227,7 @@ mod tests {
         java.kernel.pss_bytes = None;
         let conditions =
             |texts: &[&str]| texts.iter().map(|text| Condition::parse(text).unwrap()).collect::<Vec<_>>();
-        let result = |texts: &[&str]| {
-            test_conditions(&conditions(texts), |condition| condition.test(&[&java], PercentBase::Rss))
-        };
+        let result = |texts: &[&str]| test_conditions(&conditions(texts), |condition| condition.test(&java));
         assert_eq!(result(&[]), CommandResult::Done);
         assert_eq!(result(&["rss < 1"]), CommandResult::Done);
         assert_eq!(result(&["rss < 1", "rss > 1"]), CommandResult::ConditionHolds);

@@ -24,9 +24,9 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
     let (hierarchy, group) = open(&arguments.group)?;
     let mut explanation = explain_group(&hierarchy, &group)?;
     if arguments.ledgers {
-        take_ledgers(arguments, &mut explanation, output.json);
+        take_ledgers(arguments, &mut explanation, output.is_json);
     }
-    if output.json {
+    if output.is_json {
         output.document(SCHEMA, None, &explanation)?;
     } else {
         output.print(&group::screen(&explanation, arguments.detail.verbose, output.surface))?;

@@ -16,14 +16,14 @@ pub const SCHEMA: &str = "strandline/reclaim-cgroup/1";
 /// Applies the remedy to the group that is named.
 pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<CommandResult> {
     let (hierarchy, group) = open(&arguments.group)?;
-    let line = Progress::new(!output.json);
+    let line = Progress::new(!output.is_json);
     let show = |done, total| line.set_line(&format!("process {} of {total}", done + 1));
     // Faults are not counted: that would take seconds for each process.
     let options = options(arguments);
     let reclamation = reclaim_group(&hierarchy, &group, &options, &show)?;
     drop(line);
     let is_refused = reclamation.outcome == Outcome::Refused;
-    if output.json {
+    if output.is_json {
         output.document(SCHEMA, None, &reclamation)?;
     } else if !is_refused {
         output.print(&group_reclamation::screen(&reclamation, arguments.detail.verbose, output.surface))?;

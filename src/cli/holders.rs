@@ -105,7 +105,7 @@ pub fn run(arguments: &Holders, output: &mut Output) -> Result<CommandResult> {
     }
     // Then each step returns its large arrays to the kernel before the next step allocates others.
     strandline_sys::host::map_large_arrays();
-    let progress = Progress::new(!output.json);
+    let progress = Progress::new(!output.is_json);
     let mut findings = holders(
         arguments.pid,
         &Options {
@@ -122,7 +122,7 @@ pub fn run(arguments: &Holders, output: &mut Output) -> Result<CommandResult> {
         check_same_process(before, findings.pid, findings.start_ticks)?;
         findings.since = Some(growth::between(before, &findings));
     }
-    if output.json {
+    if output.is_json {
         output.document(SCHEMA, None, &findings)?;
     } else {
         let write_screen = screen(arguments.detail.verbose);

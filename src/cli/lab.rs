@@ -202,7 +202,7 @@ pub fn show<T: Serialize>(
 
 /// The format that --json or --format requests.
 pub fn chosen_format(report_output: &ReportOutput, output: &Output) -> LabFormat {
-    if output.json { LabFormat::Json } else { report_output.format.unwrap_or(LabFormat::Terminal) }
+    if output.is_json { LabFormat::Json } else { report_output.format.unwrap_or(LabFormat::Terminal) }
 }
 
 /// A JSON document with the environment of this machine.

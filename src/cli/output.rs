@@ -16,7 +16,7 @@ use strandline_report::text::clean;
 #[derive(Debug)]
 pub struct Output {
     /// Whether a JSON document was requested.
-    pub json: bool,
+    pub is_json: bool,
     /// Available width, and whether colour is allowed.
     pub surface: Surface,
 }
@@ -38,7 +38,7 @@ impl Output {
             .flatten()
             .map_or(Surface::MIN_COLUMNS, |(width, _)| usize::from(width.0));
         let columns = columns.clamp(Surface::MIN_COLUMNS, Surface::MAX_COLUMNS);
-        Self { json: common.json, surface: Surface { columns, colour } }
+        Self { is_json: common.json, surface: Surface { columns, colour } }
     }
 
     /// Prints `text` on standard output. A reader that closes the pipe early (`| head`) is no

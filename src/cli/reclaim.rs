@@ -31,7 +31,7 @@ pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<CommandResult> {
     let pid = arguments.pid()?;
     let reclamation = reclaim(pid, &options)?;
     let is_refused = reclamation.outcome == Outcome::Refused;
-    if output.json {
+    if output.is_json {
         output.document(SCHEMA, reclamation.before.as_ref(), &reclamation)?;
     } else if !is_refused {
         output.print(&screen(pid, arguments, &reclamation, output.surface))?;

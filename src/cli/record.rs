@@ -82,14 +82,14 @@ pub fn record(arguments: &Record, output: &mut Output) -> Result<CommandResult> 
         process.and_then(|process| process.executable()).unwrap_or_default()
     };
     let file = arguments.output.clone().unwrap_or_else(|| strandline_recorder::default_path(&name()));
-    let line = ProgressLine::new(arguments.recording.progress, !output.json);
+    let line = ProgressLine::new(arguments.recording.progress, !output.is_json);
     let update = |progress: &Progress| line.update(progress);
     let settings = options(&arguments.recording, file, Plan::RECORD, &update);
     let recorded =
         strandline_recorder::record(arguments.pid, &Options { duration: arguments.duration, ..settings });
     line.erase();
     let recorded = recorded.map_err(Failure)?;
-    if output.json {
+    if output.is_json {
         output.document(SCHEMA, None, &RecordDocument::new(&recorded))?;
     } else {
         print_summary(&recorded, " since its start");

@@ -6,7 +6,7 @@ use std::io::{IsTerminal, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use strandline_recording::Reader;
+use strandline_recording::{Error as ReadError, Reader};
 use tempfile::NamedTempFile;
 
 use super::arguments::{Format, Report};
@@ -24,7 +24,7 @@ const HOLDERS_SHOWN: usize = 20;
 
 /// Reads the recordings and writes the requested format.
 pub fn run(arguments: &Report, output: &mut Output) -> Result<CommandResult> {
-    let format = if output.json { Some(Format::Json) } else { arguments.format };
+    let format = if output.is_json { Some(Format::Json) } else { arguments.format };
     let files = &arguments.files;
     let holders_document = files.iter().find(|file| holders::is_document(file));
     check_arguments(arguments, format, holders_document)?;
@@ -95,8 +95,8 @@ fn check_arguments(
 /// Shows a `holders --json` document as a page or on the terminal.
 fn show_holders(file: &Path, arguments: &Report, output: &mut Output) -> Result<CommandResult> {
     let findings = holders::read(file)?;
-    match arguments.format.filter(|_| !output.json) {
-        None if !output.json && arguments.output.is_none() => {
+    match arguments.format.filter(|_| !output.is_json) {
+        None if !output.is_json && arguments.output.is_none() => {
             output.print(&strandline_report::holders::details(
                 &findings,
                 Some(HOLDERS_SHOWN),
@@ -127,27 +127,22 @@ fn chart(timelines: &[Timeline], arguments: &Report, output: &mut Output) -> Res
         output.print(&text)?;
         return Ok(CommandResult::Done);
     };
-    let mut destination = Destination::create(path.clone(), false)?;
+    let mut destination = Destination::create(path.clone())?;
     let written = destination.writer.write_all(text.as_bytes()).map_err(Into::into);
     destination.finish(written)
 }
 
-/// Refuses to overwrite a recording or a `holders` document.
+/// Refuses to overwrite a recording, also of another version, or a `holders` document.
 fn refuse_overwrite(output: &Path) -> Result<()> {
-    if holders::is_document(output) {
-        let name = output.display();
-        return Err(Failure(format!(
-            "{name} is a document: it is not overwritten; name another file with -o"
-        )));
-    }
     let is_file = std::fs::metadata(output).is_ok_and(|metadata| metadata.is_file());
-    if is_file && Reader::open(output).is_ok() {
-        return Err(Failure(format!(
-            "{} is a recording: it is not overwritten; name another file with -o",
-            output.display()
-        )));
-    }
-    Ok(())
+    let is_recording = || matches!(Reader::open(output), Ok(_) | Err(ReadError::OtherSchema { .. }));
+    let kind = match is_file {
+        true if holders::is_document(output) => "document",
+        true if is_recording() => "recording",
+        _ => return Ok(()),
+    };
+    let name = output.display();
+    Err(Failure(format!("{name} is a {kind}: it is not overwritten; name another file with -o")))
 }
 
 /// Whether a report was written.
@@ -171,9 +166,10 @@ impl Destination {
     fn open(arguments: &Report, format: Format) -> Result<Self> {
         let is_picture = matches!(format, Format::Html | Format::Svg | Format::Png);
         match &arguments.output {
-            Some(path) => Self::create(path.clone(), false),
+            Some(path) => Self::create(path.clone()),
             None if is_picture && std::io::stdout().is_terminal() => {
-                Self::create(default_name(arguments.files.first(), format), true)
+                let path = default_name(arguments.files.first(), format);
+                Ok(Self { has_default_name: true, ..Self::create(path)? })
             }
             None => Ok(Self {
                 writer: Box::new(std::io::stdout().lock()),
@@ -186,7 +182,7 @@ impl Destination {
     }
 
     /// The file, device or pipe `path`; refuses to overwrite what strandline reads.
-    fn create(path: PathBuf, has_default_name: bool) -> Result<Self> {
+    fn create(path: PathBuf) -> Result<Self> {
         let cannot_write = |error: std::io::Error| {
             Failure(format!("{}: {error}; name another file with -o", path.display()))
         };
@@ -196,7 +192,7 @@ impl Destination {
         if existing.as_ref().is_some_and(|metadata| !metadata.is_file()) {
             // Write directly to a device or a pipe.
             let writer = Box::new(File::options().write(true).open(&path).map_err(cannot_write)?);
-            return Ok(Self { writer, temporary: None, path: None, name, has_default_name });
+            return Ok(Self { writer, temporary: None, path: None, name, has_default_name: false });
         }
         let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
         // With the permissions of an existing file, or those that the umask allows.
@@ -209,7 +205,7 @@ impl Destination {
             temporary.as_file().set_permissions(existing).map_err(cannot_write)?;
         }
         let writer = Box::new(temporary.reopen().map_err(cannot_write)?);
-        Ok(Self { writer, temporary: Some(temporary), path: Some(path), name, has_default_name })
+        Ok(Self { writer, temporary: Some(temporary), path: Some(path), name, has_default_name: false })
     }
 
     /// Writes a drawn page or picture.
@@ -265,6 +261,7 @@ fn extension(format: Format) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use strandline_recording::{Header, Record, Writer};
 
     #[test]
     fn pictures_of_different_recordings_have_different_names() {
@@ -281,13 +278,27 @@ mod tests {
     }
 
     #[test]
+    fn a_recording_of_another_version_is_not_overwritten() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("newer.strandline");
+        let mut writer = Writer::new(File::create(&path).unwrap()).unwrap();
+        let schema = "strandline/recording/99".to_owned();
+        writer.push(&Record::Header(Box::new(Header { schema, ..Header::default() }))).unwrap();
+        writer.flush().unwrap();
+        let refusal = refuse_overwrite(&path).unwrap_err();
+        assert!(refusal.0.contains("is a recording: it is not overwritten"), "{refusal:?}");
+        std::fs::write(&path, "text").unwrap();
+        assert!(refuse_overwrite(&path).is_ok());
+    }
+
+    #[test]
     fn a_file_is_replaced_only_by_a_complete_one_with_its_permissions() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("chart.txt");
         std::fs::write(&path, "old").unwrap();
         // Group write permission: most umasks remove it from new files.
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o664)).unwrap();
-        let mut destination = Destination::create(path.clone(), false).unwrap();
+        let mut destination = Destination::create(path.clone()).unwrap();
         destination.writer.write_all(b"new").unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "old");
         assert!(destination.finish(Ok(())).is_ok());

@@ -15,7 +15,7 @@ use strandline_lab::executor::NoResult;
 use strandline_lab::pages::squeeze::page;
 use strandline_lab::setup::{LabContent, LabSetup};
 use strandline_lab::squeeze::runner::Runner;
-use strandline_lab::squeeze::search::{PAGE_BYTES, Plan, pages_down};
+use strandline_lab::squeeze::search::{PAGE_BYTES, Plan, Resolution, pages_down};
 use strandline_lab::squeeze::{LimitKind, LimitedRun, SqueezeOptions, squeeze};
 use strandline_lab::user::ProgressDisplay;
 use strandline_report::pages::environment_facts;
@@ -60,7 +60,7 @@ pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<CommandResult> {
     let subjects = std::slice::from_ref(&subject);
     let content = LabContent { verb: "squeeze", description: &description, subjects };
     let mut lab = LabSetup::open(content, &lab_options(&lab_arguments(arguments))).map_err(Failure)?;
-    let progress = LabProgress::new("squeeze", !output.json);
+    let progress = LabProgress::new("squeeze", !output.is_json);
     let search_result = match lab.executors.first_mut() {
         Some(executor) => {
             let success = arguments.success.clone();
@@ -111,7 +111,7 @@ mkdir -p \"$d\" && exec \"$0\" squeeze --dir \"$d\" \"$@\"";
     options.stage().map_err(Failure)?;
     let program = executable::staged_program()
         .ok_or_else(|| Failure("strandline's program was not copied to the lab's folder".to_owned()))?;
-    let words = search_arguments(arguments, output.json);
+    let words = search_arguments(arguments, output.is_json);
     let subjects = [Subject { command: arguments.command.clone(), ..Subject::default() }];
     let content = LabContent { verb: "squeeze-elsewhere", description: &words, subjects: &subjects };
     let mut lab = LabSetup::open(content, &options).map_err(Failure)?;
@@ -122,7 +122,7 @@ mkdir -p \"$d\" && exec \"$0\" squeeze --dir \"$d\" \"$@\"";
     let command =
         shell.into_iter().chain([program.to_string_lossy().into_owned(), folder]).chain(words).collect();
     let subject = Subject { name: "squeeze".to_owned(), command, ..Subject::default() };
-    let progress = LabProgress::new("squeeze", !output.json);
+    let progress = LabProgress::new("squeeze", !output.is_json);
     let outcome = remote.run_as_round(&subject, &|tasks| {
         progress.show_line(if tasks.running > 0 { "its task runs" } else { "its task waits for a node" });
     });
@@ -144,7 +144,8 @@ mkdir -p \"$d\" && exec \"$0\" squeeze --dir \"$d\" \"$@\"";
         remote.discard_rounds();
         return Err(Failure("the output of the search was not kept".to_owned()));
     };
-    let text = std::fs::read_to_string(stdout)?;
+    let text =
+        std::fs::read_to_string(stdout).map_err(|error| Failure(format!("{}: {error}", stdout.display())))?;
     if let Some(node) = &outcome.node {
         print_message(&format!("squeezed on {}", node.name));
     }
@@ -168,9 +169,12 @@ fn search_arguments(arguments: &Squeeze, is_json: bool) -> Vec<String> {
         format!("--seed={}", arguments.seed),
     ];
     words.extend(arguments.success.as_ref().map(|success| format!("--success={success}")));
-    words.extend(arguments.resolution.map(|resolution| match resolution.min_bytes {
-        0 => format!("--resolution={}%", resolution.fraction * 100.0),
-        bytes => format!("--resolution={bytes}"),
+    words.extend(arguments.resolution.map(|Resolution { fraction, min_bytes }| {
+        if fraction > 0.0 {
+            format!("--resolution={}%", fraction * 100.0)
+        } else {
+            format!("--resolution={min_bytes}")
+        }
     }));
     words.extend(arguments.timeout.map(|timeout| format!("--timeout={}ms", timeout.as_millis())));
     words.extend(arguments.fresh.then(|| "--fresh".to_owned()));

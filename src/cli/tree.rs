@@ -1,7 +1,8 @@
 //! `explain --tree PID`: a process and all its descendants, in sequence.
 //!
 //! The parents are read from /proc once; processes that end before their turn, and those that may
-//! not be inspected, are listed as left out. Only the root must be readable.
+//! not be inspected, are listed as left out. Only the root must be readable. If one with memory was
+//! left out, the sums are lower bounds for the conditions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,13 +11,14 @@ use strandline_inspect::Error;
 use strandline_inspect::explain::{Options, explain};
 use strandline_inspect::facts::Explanation;
 use strandline_inspect::ledger::{proportional, rows};
-use strandline_process::procfs::Process;
+use strandline_process::procfs::{Process, all_pids};
 use strandline_process::snapshot;
 
 use super::arguments::Explain;
-use super::condition::PercentBase;
+use super::condition::{PercentBase, Subjects};
 use super::output::Output;
 use super::{CommandResult, Failure, Result, explain::test_conditions};
+use strandline_report::text::counted;
 use strandline_report::tree::{Member, Tree, tree};
 
 pub const SCHEMA: &str = "strandline/explain-tree/1";
@@ -26,24 +28,27 @@ const MAX_PROCESSES: usize = 10_000;
 
 /// Explains the tree and evaluates the conditions on its totals.
 pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
-    let tree_result = explain_tree(arguments)?;
-    if output.json {
-        output.document(SCHEMA, None, &tree_result)?;
+    let InspectedTree { tree: inspected, is_incomplete } = explain_tree(arguments)?;
+    if output.is_json {
+        output.document(SCHEMA, None, &inspected)?;
     } else {
-        output.print(&tree(&tree_result, output.surface))?;
+        output.print(&tree(&inspected, output.surface))?;
     }
-    let processes = tree_result.processes.iter();
-    Ok(match tree_result.total_pss_bytes {
-        Some(_) => {
-            let shares: Vec<Explanation> = processes.map(as_shares).collect();
-            let shares: Vec<_> = shares.iter().collect();
-            test_conditions(&arguments.fail_if, |condition| condition.test(&shares, PercentBase::Pss))
-        }
-        None => {
-            let explanations: Vec<_> = processes.map(|member| &member.explanation).collect();
-            test_conditions(&arguments.fail_if, |condition| condition.test(&explanations, PercentBase::Rss))
-        }
-    })
+    let members = inspected.processes.iter();
+    let (base, explanations): (_, Vec<Explanation>) = match inspected.total_pss_bytes {
+        Some(_) => (PercentBase::Pss, members.map(as_shares).collect()),
+        None => (PercentBase::Rss, members.map(|member| member.explanation.clone()).collect()),
+    };
+    let processes: Vec<&Explanation> = explanations.iter().collect();
+    let subjects = Subjects { processes: &processes, base, is_incomplete };
+    Ok(test_conditions(&arguments.fail_if, |condition| condition.test_together(&subjects)))
+}
+
+/// A tree with what it lacks.
+struct InspectedTree {
+    tree: Tree,
+    /// Whether a process that has memory was left out.
+    is_incomplete: bool,
 }
 
 /// A process with its rows and states as parts of its PSS, to which conditions on a tree refer.
@@ -57,22 +62,34 @@ fn as_shares(member: &Member) -> Explanation {
 }
 
 /// Explains the process and its descendants, one after the other.
-fn explain_tree(arguments: &Explain) -> Result<Tree> {
+fn explain_tree(arguments: &Explain) -> Result<InspectedTree> {
     let root = arguments.pid()?;
     let own_pid = std::process::id().cast_signed();
-    let mut members = Vec::new();
+    let Parents { parents, unreadable } = read_parents()?;
+    let mut processes = descendants(root, &parents);
+    let left_out = processes.len().saturating_sub(MAX_PROCESSES);
+    processes.truncate(MAX_PROCESSES);
+    let of_tree = |code: &str, text: String| Caveat::new(code, format!("tree of {root}"), None, text);
     let mut caveats = Vec::new();
-    let mut processes = descendants(root, &read_parents()?);
-    if processes.len() > MAX_PROCESSES {
-        let left_out = processes.len() - MAX_PROCESSES;
-        processes.truncate(MAX_PROCESSES);
-        caveats.push(Caveat::new(
-            "too_many_processes",
-            format!("tree of {root}"),
-            None,
-            format!("{left_out} more processes were not read"),
-        ));
+    if left_out > 0 {
+        caveats.push(of_tree("too_many_processes", format!("{left_out} more processes were not read")));
     }
+    if unreadable > 0 {
+        let text = format!(
+            "the parents of {} cannot be read (/proc may be mounted with hidepid): descendants among them are left out",
+            counted(unreadable, "process")
+        );
+        caveats.push(of_tree("process_left_out", text));
+    }
+    let mut is_incomplete = left_out > 0;
+    let mut members = Vec::new();
+    let options = Options {
+        runtimes: !arguments.no_runtimes,
+        max_stop: arguments.max_stop,
+        snapshot: arguments.snapshot.mode(),
+        quiet_for: arguments.quiet.limit,
+        ..Options::default()
+    };
     for Descendant { pid, parent, depth } in processes {
         // strandline started from a shell in the tree is temporarily part of it; skip it silently.
         if pid == own_pid && pid != root {
@@ -82,29 +99,26 @@ fn explain_tree(arguments: &Explain) -> Result<Tree> {
         if pid != root && Process::open(pid).is_ok_and(|process| snapshot::is_snapshot(&process)) {
             continue;
         }
-        let options = Options {
-            runtimes: !arguments.no_runtimes,
-            max_stop: arguments.max_stop,
-            snapshot: arguments.snapshot.mode(),
-            quiet_for: arguments.quiet.limit,
-            ..Options::default()
-        };
-        match explain(pid, &options) {
-            Ok(explanation) => members.push(Member::new(parent, depth, explanation)),
-            Err(error) if pid == root => return Err(error.into()),
-            Err(Error::NoSuchProcess { .. } | Error::Ended { .. }) => {
-                let text = "it ended before it was read";
-                caveats.push(Caveat::new("process_ended", format!("process {pid}"), None, text));
+        let error = match explain(pid, &options) {
+            Ok(explanation) => {
+                members.push(Member::new(parent, depth, explanation));
+                continue;
             }
-            Err(error) => caveats.push(Caveat::new(
-                "process_left_out",
-                format!("process {pid}"),
-                None,
-                error.to_string(),
-            )),
-        }
+            Err(error) if pid == root => return Err(error.into()),
+            Err(error) => error,
+        };
+        let (code, text) = match error {
+            Error::NoSuchProcess { .. } | Error::Ended { .. } => {
+                ("process_ended", "it ended before it was read".to_owned())
+            }
+            error => {
+                is_incomplete |= !matches!(error, Error::Zombie { .. } | Error::KernelThread { .. });
+                ("process_left_out", error.to_string())
+            }
+        };
+        caveats.push(Caveat::new(code, format!("process {pid}"), None, text));
     }
-    Ok(Tree::new(root, members, caveats))
+    Ok(InspectedTree { tree: Tree::new(root, members, caveats), is_incomplete })
 }
 
 /// A process of a tree.
@@ -116,11 +130,25 @@ struct Descendant {
     depth: usize,
 }
 
+/// The parent of each process that has one.
+#[derive(Default)]
+struct Parents {
+    parents: BTreeMap<i32, i32>,
+    /// Number of running processes whose parents cannot be read.
+    unreadable: u64,
+}
+
 /// Reads the parent of every process; processes that end meanwhile have none.
-fn read_parents() -> Result<BTreeMap<i32, i32>> {
-    let folder = std::fs::read_dir("/proc").map_err(|error| Failure(format!("/proc: {error}")))?;
-    let pids = folder.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
-    Ok(pids.filter_map(|pid| Some((pid, Process::open(pid).ok()?.stat().ok()?.parent?))).collect())
+fn read_parents() -> Result<Parents> {
+    let mut read = Parents::default();
+    for pid in all_pids().map_err(|error| Failure(format!("/proc: {error}")))? {
+        match Process::open(pid).and_then(|process| process.stat()) {
+            Ok(stat) => read.parents.extend(stat.parent.map(|parent| (pid, parent))),
+            Err(Error::NoSuchProcess { .. } | Error::Ended { .. }) => {}
+            Err(_) => read.unreadable += 1,
+        }
+    }
+    Ok(read)
 }
 
 /// `root` and its descendants, parents before their children. A root without a known parent has

@@ -61,7 +61,7 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> 
     let content = LabContent { verb: "try", description: &description, subjects };
     let lab = LabSetup::open_serving(content, &lab_options(&arguments.lab), service.as_ref());
     let mut lab = lab.map_err(Failure)?;
-    let progress = LabProgress::new("try", !output.json);
+    let progress = LabProgress::new("try", !output.is_json);
     let running = RunningTrial { arguments, catalogue: &catalogue, base, service, progress: &progress };
     let trial = running.run(&mut lab);
     // Removes the progress line before the result is shown.
@@ -134,7 +134,9 @@ struct FirstRun {
 
 /// Results of some rounds of a trial.
 struct Rounds {
-    /// The results of the command without settings, then of each candidate.
+    /// The result of the command without settings.
+    baseline: TryResult,
+    /// The results of the candidates, in their order.
     results: Vec<TryResult>,
     /// Number of rounds in which the command without settings succeeded.
     count: usize,
@@ -174,9 +176,7 @@ impl RunningTrial<'_> {
         // A run reused from an earlier lab took no time now, and a server takes longer than its
         // load.
         self.confirm(tries.len(), elapsed.max(run_time))?;
-        let mut rounds = self.rounds(lab, BASELINE, &tries, observation.settled_at)?;
-        let baseline =
-            if rounds.results.is_empty() { TryResult::default() } else { rounds.results.remove(0) };
+        let rounds = self.rounds(lab, BASELINE, &tries, observation.settled_at)?;
         let mut trial = Trial {
             command: self.base.command.clone(),
             program: tries::program_path(&self.base.command),
@@ -186,7 +186,7 @@ impl RunningTrial<'_> {
             baseline_failures: rounds.baseline_failures,
             first_baseline_failure: rounds.first_baseline_failure,
             observation,
-            baseline,
+            baseline: rounds.baseline,
             tried: with_results(tries, rounds.results).collect(),
             not_applicable,
             runs_with_leftovers: runs_with_leftovers + rounds.runs_with_leftovers,
@@ -198,7 +198,7 @@ impl RunningTrial<'_> {
             // The machine may have drifted: compare pairs with runs without settings in their own
             // rounds.
             let pair_rounds = self.rounds(lab, "baseline of pairs", &pairs, trial.observation.settled_at)?;
-            trial.tried.extend(with_results(pairs, pair_rounds.results.into_iter().skip(1)));
+            trial.tried.extend(with_results(pairs, pair_rounds.results));
             trial.runs_with_leftovers += pair_rounds.runs_with_leftovers;
             trial.baseline_failures += pair_rounds.baseline_failures;
             trial.first_baseline_failure =
@@ -288,8 +288,10 @@ impl RunningTrial<'_> {
                 "without any setting, in every round after the first: {why}"
             )));
         }
+        let mut results = judge.evaluate_all().into_iter();
         Ok(Rounds {
-            results: judge.evaluate_all(),
+            baseline: results.next().unwrap_or_default(),
+            results: results.collect(),
             count,
             runs_with_leftovers: judge.runs_with_leftovers,
             baseline_failures: judge.baseline_failures,

@@ -75,7 +75,7 @@ fn confirm_all(
         .filter_map(|entry| Some((entry.chosen.as_ref().ok()?, options_of(&entry.name, options))))
         .collect();
     let studies: Vec<_> = chosen.iter().map(|(chosen, options)| PlannedStudy { chosen, options }).collect();
-    require_confirmation(&studies, &LabProgress::new("studies", !output.json))
+    require_confirmation(&studies, &LabProgress::new("studies", !output.is_json))
 }
 
 /// The options of one of several studies: with its own folder.
@@ -99,7 +99,7 @@ fn run_all(
     let mut results = Vec::with_capacity(entries.len());
     for (index, entry) in entries.iter().enumerate() {
         let title = format!("{} of {}, {}", index + 1, entries.len(), entry.name);
-        let result = run_one(entry, options, &LabProgress::new(title, !output.json))?;
+        let result = run_one(entry, options, &LabProgress::new(title, !output.is_json))?;
         if let Err(reason) = &result {
             // If results are shown meanwhile, the reason is among them.
             let message = if is_shown { "it could not be run" } else { reason.as_str() };

@@ -75,7 +75,7 @@ fn check(name: &str, output: &mut Output) -> Result<CommandResult> {
         Ok(study) => {
             let matrix = Matrix::full(Arc::new(study));
             let cells = matrix.count().map_or_else(|| "too many".to_owned(), |count| count.to_string());
-            if !output.json {
+            if !output.is_json {
                 output.print(&clean_line(&format!(
                     "{}: nothing is wrong with it; cells: {cells}, claims: {}",
                     folder.display(),
@@ -89,7 +89,7 @@ fn check(name: &str, output: &mut Output) -> Result<CommandResult> {
             (CommandResult::Failed, lines)
         }
     };
-    if output.json {
+    if output.is_json {
         let body = serde_json::json!({ "path": folder, "problems": problems });
         output.document(CHECK_SCHEMA, None, &body)?;
     }
@@ -104,7 +104,7 @@ fn clean_line(line: &str) -> String {
 fn create(name: &str, output: &mut Output) -> Result<CommandResult> {
     let path = if name.contains('/') { PathBuf::from(name) } else { Path::new("studies").join(name) };
     let created = skeleton::make(&path).map_err(Failure)?;
-    if output.json {
+    if output.is_json {
         output.document(NEW_SCHEMA, None, &serde_json::json!({ "files": created }))?;
         return Ok(CommandResult::Done);
     }

@@ -37,7 +37,7 @@ pub fn run(
     }
     let chosen = ChosenStudy::new(Arc::new(study), options, &arguments.axis).map_err(Failure)?;
     let mut files = result_files(arguments, &format!("strandline-study-{}.html", chosen.matrix.study.name))?;
-    let progress = LabProgress::new("study", !output.json);
+    let progress = LabProgress::new("study", !output.is_json);
     let confirmed = if arguments.lab.yes {
         Ok(())
     } else {
