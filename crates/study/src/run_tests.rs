@@ -10,7 +10,7 @@ use super::claim::{JudgedClaim, Verdict, judge};
 use super::data::{Data, MeasuredData};
 use super::file::Study;
 use super::matrix::{Form, Key, Matrix};
-use super::needs::{self, RunnableCells};
+use super::needs::{self, CheckedCells};
 use super::run::{Failures, PlanRuns};
 use super::tests::GOOD;
 use super::{cell, run};
@@ -178,7 +178,7 @@ fn different_builds_have_separate_folders() {
     let refused = cell::subject_of_cell(&matrix, &missing, Path::new("/r"), None).unwrap_err();
     assert!(refused.ends_with(": there is no subject number 7"), "{refused}");
     let without =
-        run::collect_data(&matrix, &RunnableCells::default(), without_failures(&Results::default()), None);
+        run::collect_data(&matrix, &CheckedCells::default(), without_failures(&Results::default()), None);
     assert!(without.cells.is_empty());
 }
 
@@ -251,7 +251,7 @@ fn a_subject_has_its_own_metrics_and_repeats() {
     let bad = printed("{\"x\": 2, \"said\": \"bad\", \"y\": 7}\n", "bad");
     let cells: Vec<_> =
         needs::check_cells(&matrix).unwrap().unrunnable.into_iter().map(|cell| cell.key).collect();
-    let runnable = RunnableCells { cells, unrunnable: Vec::new() };
+    let runnable = CheckedCells { runnable: cells, unrunnable: Vec::new() };
     let judged = |last_outcome: &Outcome| {
         let runs = results(vec![vec![good.clone(), last_outcome.clone()], vec![good.clone(); 5]]);
         let data = run::collect_data(&matrix, &runnable, without_failures(&runs), None);
@@ -305,9 +305,9 @@ fn printed(matrix: &Matrix, cells: &[&[&str]]) -> Data {
     for (index, lines) in cells.iter().enumerate() {
         let mut runs = vec![Vec::new(); cells.len()];
         runs[index] = lines.iter().enumerate().map(run).collect();
-        let runnable = RunnableCells { cells: matrix.cells().unwrap(), unrunnable: Vec::new() };
+        let runnable = CheckedCells { runnable: matrix.cells().unwrap(), unrunnable: Vec::new() };
         let all = run::collect_data(matrix, &runnable, without_failures(&results(runs)), None);
-        let key = &runnable.cells[index];
+        let key = &runnable.runnable[index];
         data.cells.insert(key.clone(), all.cells[key].clone());
     }
     data
