@@ -17,6 +17,7 @@ use strandline_lab::cell::{End, Outcome, Subject};
 use strandline_lab::engine::{AfterRun, Judge, Progress, Results};
 use strandline_lab::executor::{Executor, StopReason};
 use strandline_lab::nodes::blocks;
+use strandline_lab::path_error::path_error;
 
 /// Time limit of a build command.
 const BUILD_TIMEOUT: Duration = Duration::from_secs(1_800);
@@ -71,7 +72,7 @@ fn build_all(
         if !known_folders.insert(folder.clone()) {
             continue;
         }
-        let named = |error: std::io::Error| StopReason::Failed(format!("{}: {error}", folder.display()));
+        let named = |error: std::io::Error| StopReason::Failed(path_error(&folder, &error));
         std::fs::create_dir_all(&folder).map_err(named)?;
         // The stamp says that the build succeeded.
         let stamp = folder.with_extension("built");
@@ -368,6 +369,9 @@ pub fn study_identity(matrix: &Matrix) -> impl serde::Serialize + use<> {
     while let Some(folder) = unread_folders.pop() {
         for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
             let Ok(metadata) = entry.metadata() else { continue };
+            // A link to a file counts as that file; a link to a folder is not followed.
+            let linked_file = std::fs::metadata(entry.path()).ok().filter(std::fs::Metadata::is_file);
+            let metadata = linked_file.unwrap_or(metadata);
             // Leftovers of interpreters and editors, and results, are not part of it.
             let name = entry.file_name().to_string_lossy().into_owned();
             let is_result = folder == matrix.study.folder && ["README.md", "plots"].contains(&name.as_str());

@@ -402,3 +402,33 @@ fn libraries_of_allocators_are_those_of_the_table() {
         assert_eq!(allocator, entry.reader.map(|_| name), "{name}");
     }
 }
+
+#[test]
+fn figures_that_are_not_listed_are_noted() {
+    let values: Vec<String> = (0..201).map(|number| number.to_string()).collect();
+    let text = format!(
+        "title = 't'\n[axes]\nn = [{}]\n[[subject]]\nname = 's'\ncommand = 'true {{n}}'\n",
+        values.join(", ")
+    ) + &claim("values(\"n\").all(n, median(\"wall_seconds\", {\"n\": n}) < 5)");
+    let matrix = matrix(&text);
+    let cells = needs::check_cells(&matrix).unwrap();
+    let runs = results(vec![vec![outcome(End::Exited(0), 1, 1.0)]; 201]);
+    let judged = claims(&matrix, run::collect_data(&matrix, &cells, without_failures(&runs), None)).remove(0);
+    assert_eq!((judged.verdict, judged.measured.len()), (Verdict::Holds, 200));
+    assert_eq!(judged.reason.as_deref(), Some("it reads more figures than the 200 that are listed"));
+}
+
+#[test]
+fn a_changed_file_behind_a_link_makes_another_lab() {
+    let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let program = elsewhere.path().join("program");
+    std::fs::write(&program, "1").unwrap();
+    std::os::unix::fs::symlink(&program, folder.path().join("program")).unwrap();
+    let file = folder.path().join("study.toml");
+    let study = Study::parse(&file, "title = 't'\n[[subject]]\nname = 's'\ncommand = 'true'\n").unwrap();
+    let matrix = Matrix::full(Arc::new(study));
+    let identity = || serde_json::to_string(&run::study_identity(&matrix)).unwrap();
+    let before = identity();
+    std::fs::write(&program, "22").unwrap();
+    assert_ne!(before, identity());
+}
