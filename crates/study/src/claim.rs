@@ -23,6 +23,7 @@ pub enum Verdict {
     NotRun,
 }
 
+/// A claim with its verdict, as documents have it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JudgedClaim {
     pub id: String,

@@ -48,6 +48,7 @@ pub struct PartialRuns {
     pub total: usize,
 }
 
+/// What was measured in the runs of a cell.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CellData {
     /// Samples by round, for each metric.
@@ -62,6 +63,7 @@ pub struct CellData {
     pub total_runs: usize,
 }
 
+/// What was measured in the runs of a study.
 #[derive(Clone, Debug, Default)]
 pub struct Data {
     pub cells: BTreeMap<Key, CellData>,

@@ -26,6 +26,7 @@ const MAX_LEDGERS: usize = 5_000;
 /// Printed texts are truncated to this.
 const MAX_TEXT_BYTES: usize = 200;
 
+/// The known metrics of one run, by name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunMetrics {
     pub figures: BTreeMap<String, f64>,

@@ -143,6 +143,7 @@ fn remove_failed(
     Ok(())
 }
 
+/// The failed runs of a cell.
 #[derive(Clone, Debug)]
 pub struct CellFailures {
     pub count: u32,
