@@ -24,7 +24,7 @@ mod launcher;
 mod local;
 pub mod nodes;
 pub mod pages;
-mod path_error;
+pub mod path_error;
 mod protocol;
 mod remote;
 mod remote_engine;

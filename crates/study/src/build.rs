@@ -44,7 +44,7 @@ pub fn placeholder_values(matrix: &Matrix, key: &Key) -> Result<BTreeMap<String,
 ///
 /// # Errors
 /// Those of [`placeholder_values`].
-pub fn values_with_build(
+pub fn all_placeholder_values(
     matrix: &Matrix,
     key: &Key,
     build: &Path,
@@ -86,13 +86,12 @@ pub fn build_folder(matrix: &Matrix, key: &Key, root: &Path) -> Result<PathBuf, 
     Ok(root.join(format!("{:016x}", hasher.finish())))
 }
 
-/// The filled build commands of the subject of a cell; build folders are below `root`.
+/// The filled build commands of the subject of a cell, whose build folder is `build`.
 ///
 /// # Errors
 /// Those of [`placeholder_values`].
-pub fn build_commands(matrix: &Matrix, key: &Key, root: &Path) -> Result<Vec<Vec<String>>, String> {
-    let values = values_with_build(matrix, key, &build_folder(matrix, key, root)?)?;
-    Ok(fill_commands(matrix, key, &values))
+pub fn build_commands(matrix: &Matrix, key: &Key, build: &Path) -> Result<Vec<Vec<String>>, String> {
+    Ok(fill_commands(matrix, key, &all_placeholder_values(matrix, key, build)?))
 }
 
 /// Name of the environment variable that holds the choice on an axis.
@@ -134,9 +133,9 @@ fn named_by_build<'m>(matrix: &'m Matrix, key: &'m Key) -> impl Iterator<Item = 
 pub fn cell_variables(
     matrix: &Matrix,
     key: &Key,
-    root: &Path,
+    build: &Path,
 ) -> Result<BTreeMap<String, Option<String>>, String> {
-    variables(matrix, key, root, matrix.choices(key))
+    variables(matrix, build, matrix.choices(key))
 }
 
 /// Variables for the build of a cell: those of [`cell_variables`] without choices that its commands
@@ -147,19 +146,18 @@ pub fn cell_variables(
 pub fn build_variables(
     matrix: &Matrix,
     key: &Key,
-    root: &Path,
+    build: &Path,
 ) -> Result<BTreeMap<String, Option<String>>, String> {
-    variables(matrix, key, root, named_by_build(matrix, key))
+    variables(matrix, build, named_by_build(matrix, key))
 }
 
 fn variables<'m>(
     matrix: &Matrix,
-    key: &Key,
-    root: &Path,
+    build: &Path,
     choices: impl Iterator<Item = (&'m Axis, &'m AxisValue)>,
 ) -> Result<BTreeMap<String, Option<String>>, String> {
     let study = path_text(&matrix.study.folder, STUDY_ADVICE)?;
-    let build = path_text(&build_folder(matrix, key, root)?, LAB_ADVICE)?;
+    let build = path_text(build, LAB_ADVICE)?;
     let program = own_program().map(|path| path_text(&path, LAB_ADVICE)).transpose()?;
     let folders = [
         ("STRANDLINE_STUDY_DIR".to_owned(), Some(study)),
@@ -188,6 +186,7 @@ fn fill_commands(matrix: &Matrix, key: &Key, values: &BTreeMap<String, String>) 
     subject.build.iter().map(fill_words).collect()
 }
 
+/// A library that a choice preloads.
 #[derive(Clone, Debug)]
 pub struct Preload {
     /// Its name or path, with placeholders filled in.
@@ -196,27 +195,23 @@ pub struct Preload {
     pub file: Option<PathBuf>,
 }
 
-/// The libraries preloaded by the choices of a cell.
-///
-/// # Errors
-/// Those of [`placeholder_values`].
-pub fn preloads(matrix: &Matrix, key: &Key, root: &Path) -> Result<Vec<Preload>, String> {
-    let values = values_with_build(matrix, key, &build_folder(matrix, key, root)?)?;
+/// The libraries preloaded by the choices of a cell, with these `values` of placeholders.
+pub fn preloads(matrix: &Matrix, key: &Key, values: &BTreeMap<String, String>) -> Vec<Preload> {
     let named = matrix.choices(key).filter_map(|(_, choice)| choice.preload.as_deref());
     let preload = |name: &str| {
-        let name = fill(name, &values);
+        let name = fill(name, values);
         let file = find_library(&name, &matrix.study.folder);
         Preload { name, file }
     };
-    Ok(named.map(preload).collect())
+    named.map(preload).collect()
 }
 
-/// Why the preloaded libraries of a cell would not take effect, if that is known before the run.
-/// Otherwise a program that ignores a preloaded library would be measured under the name of the
-/// library.
-pub fn why_not_preloaded(matrix: &Matrix, key: &Key, root: &Path, subject: &Subject) -> Option<String> {
-    let libraries = match preloads(matrix, key, root) {
-        Ok(libraries) => libraries,
+/// Why the preloaded libraries of a cell, whose build folder is `build`, would not take effect, if
+/// that is known before the run. Otherwise a program that ignores a preloaded library would be
+/// measured under the name of the library.
+pub fn why_not_preloaded(matrix: &Matrix, key: &Key, build: &Path, subject: &Subject) -> Option<String> {
+    let libraries = match all_placeholder_values(matrix, key, build) {
+        Ok(values) => preloads(matrix, key, &values),
         Err(why) => return Some(why),
     };
     if libraries.is_empty() {

@@ -2,8 +2,7 @@
 
 use super::file::Subject;
 use super::matrix::{Matrix, OmittedCell};
-use super::needs::RunnableCells;
-use super::pages::study::StudyCaveat;
+use super::needs::CheckedCells;
 use super::run::{CACHEGRIND_ROUNDS, CellFailures, Failures, StudyJudge};
 use strandline_lab::cell::{self, LabCaveat, Measure};
 use strandline_lab::setup::LabSetup;
@@ -15,33 +14,36 @@ const MAX_CAVEATS: usize = 20;
 /// The caveats of a study whose `subjects` ran `jobs` at a time in `lab`.
 pub fn caveats(
     matrix: &Matrix,
-    cells: &RunnableCells,
+    cells: &CheckedCells,
     subjects: &[cell::Subject],
     judge: &StudyJudge<'_>,
     jobs: u32,
     lab: &LabSetup,
-) -> Vec<StudyCaveat> {
+) -> Vec<LabCaveat> {
     let mut caveats = run_caveats(cells, subjects, judge);
     if jobs > 1 {
         let text = format!(
             "{jobs} runs shared the machine at a time: their times are not comparable with those of single runs"
         );
-        caveats.push(StudyCaveat { code: "runs_at_once", text });
+        caveats.push(LabCaveat { code: "runs_at_once", text });
     }
     if subjects.iter().any(|subject| matches!(subject.measure, Measure::Recording { .. })) {
         let text = "times are of recorded runs, without the time that ledgers took".to_owned();
-        caveats.push(StudyCaveat { code: "recorded", text });
+        caveats.push(LabCaveat { code: "recorded", text });
     }
     // A name within another also counts: a superfluous caveat does less harm than a missing one.
     let is_shown = |name: &str| {
-        let is_claimed = matrix.study.claims.iter().any(|claim| claim.holds.value.contains(name));
-        is_claimed || matrix.study.tables.iter().any(|table| format!("{table:?}").contains(name))
+        let study = &matrix.study;
+        let claimed = study.claims.iter().map(|claim| &claim.holds.value);
+        let mut expressions = claimed.chain(study.derived.iter().map(|derived| &derived.expression.value));
+        expressions.any(|expression| expression.contains(name))
+            || format!("{:?} {:?}", study.tables, study.plots).contains(name)
     };
     let cachegrind_names = subjects_by_cachegrind(matrix);
     let are_all_counted = !cachegrind_names.is_empty() && cachegrind_names.len() == matrix.subjects.len();
     if !cachegrind_names.is_empty() {
         let text = cachegrind_text(&cachegrind_names, are_all_counted);
-        caveats.push(StudyCaveat { code: "instructions_by_cachegrind", text });
+        caveats.push(LabCaveat { code: "instructions_by_cachegrind", text });
     }
     if is_shown("instructions")
         && !are_all_counted
@@ -49,18 +51,14 @@ pub fn caveats(
     {
         let scope = if cachegrind_names.is_empty() { "" } else { " of other subjects" };
         let text = format!("instructions and cycles{scope} are not counted: {why}");
-        caveats.push(StudyCaveat { code: "no_counters", text });
+        caveats.push(LabCaveat { code: "no_counters", text });
     }
-    caveats.extend(lab.caveats().into_iter().map(|LabCaveat { code, text }| StudyCaveat { code, text }));
+    caveats.extend(lab.caveats());
     caveats
 }
 
 /// Caveats on cells that were not run, on failed runs, and on processes left behind.
-fn run_caveats(
-    cells: &RunnableCells,
-    subjects: &[cell::Subject],
-    judge: &StudyJudge<'_>,
-) -> Vec<StudyCaveat> {
+fn run_caveats(cells: &CheckedCells, subjects: &[cell::Subject], judge: &StudyJudge<'_>) -> Vec<LabCaveat> {
     let mut caveats = Vec::new();
     let mut reasons: Vec<(&String, usize)> = Vec::new();
     for OmittedCell { why, .. } in &cells.unrunnable {
@@ -74,28 +72,28 @@ fn run_caveats(
         |count: usize| if count == 1 { "1 cell was".to_owned() } else { format!("{count} cells were") };
     for (why, count) in reasons {
         let text = format!("{} not run: {why}", cells_were(count));
-        caveats.push(StudyCaveat { code: "not_run", text });
+        caveats.push(LabCaveat { code: "not_run", text });
     }
     if !other_reasons.is_empty() {
         let count = other_reasons.iter().map(|(_, count)| count).sum();
         let others = counted(other_reasons.len() as u64, "other reason");
         let text = format!("{} not run, for {others}", cells_were(count));
-        caveats.push(StudyCaveat { code: "not_run", text });
+        caveats.push(LabCaveat { code: "not_run", text });
     }
     for (failures, under) in [(&judge.failures, ""), (&judge.cachegrind_failures, " under cachegrind")] {
         let texts = failed_run_texts(failures, under, subjects).into_iter();
-        caveats.extend(texts.map(|text| StudyCaveat { code: "failed_runs", text }));
+        caveats.extend(texts.map(|text| LabCaveat { code: "failed_runs", text }));
     }
     if let Some(problem) = &judge.swap_problem {
         let text = format!(
             "the kernel may swap under the memory limits, so figures may miss swapped memory ({problem})"
         );
-        caveats.push(StudyCaveat { code: "swap_not_limited", text });
+        caveats.push(LabCaveat { code: "swap_not_limited", text });
     }
     if judge.runs_with_leftovers > 0 {
         let runs = counted(u64::from(judge.runs_with_leftovers), "run");
         let text = format!("{runs} left processes behind; strandline ended them");
-        caveats.push(StudyCaveat { code: "left_behind", text });
+        caveats.push(LabCaveat { code: "left_behind", text });
     }
     caveats
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use strandline_lab::cell::{Measure, Subject};
 use strandline_recorder::Limits;
 
-use super::build::{Preload, build_folder, cell_variables, own_program, preloads, values_with_build};
+use super::build::{Preload, all_placeholder_values, build_folder, cell_variables, own_program, preloads};
 use super::file::VariableSetting;
 use super::matrix::{Key, Matrix};
 use super::placeholders::fill;
@@ -27,11 +27,11 @@ pub fn subject_of_cell(
     let declared =
         declared.ok_or_else(|| format!("{}: there is no subject number {}", study.name, key.subject))?;
     let build = build_folder(matrix, key, root)?;
-    let values = values_with_build(matrix, key, &build)?;
+    let values = all_placeholder_values(matrix, key, &build)?;
     let names = matrix.names(key);
     let name = names.iter().map(|choice| format!("{}={}", choice.axis, choice.name));
     let name = name.collect::<Vec<_>>().join(" ");
-    let mut environment = cell_variables(matrix, key, root)?;
+    let mut environment = cell_variables(matrix, key, &build)?;
     let mut set = |variables: &[VariableSetting]| {
         for VariableSetting { name, value } in variables {
             environment.insert(name.clone(), value.as_ref().map(|value| fill(value, &values)));
@@ -45,7 +45,7 @@ pub fn subject_of_cell(
         limits = override_limits(limits, choice.limits);
     }
     append_own_folder(&mut environment);
-    prepend_preloads(&mut environment, preloads(matrix, key, root)?);
+    prepend_preloads(&mut environment, preloads(matrix, key, &values));
     let mut subject = Subject {
         name: if name.is_empty() { "run".to_owned() } else { name },
         command: declared.command.iter().map(|word| fill(word, &values)).collect(),

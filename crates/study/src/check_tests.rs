@@ -8,7 +8,7 @@ use super::claim::{Verdict, judge};
 use super::data::{Data, MeasuredData};
 use super::file::Study;
 use super::matrix::{Form, Matrix};
-use super::needs::{ProbePhase, RunnableCells, run_probes};
+use super::needs::{CheckedCells, ProbePhase, run_probes};
 use strandline_lab::cell::{End, Outcome, Subject};
 use strandline_lab::executor::{Executor, Job, OutputFiles, StopReason};
 
@@ -137,10 +137,10 @@ fn a_probe_runs_once_for_each_environment_of_its_cells() {
                 [[subject]]\nname = 's'\ncommand = 'true'\nenvironment = { OF_SUBJECT = 'yes' }\n\
                 needs = [{ probe = 'true', name = 'a module' }]\n";
     let matrix = Matrix::full(study(text).unwrap());
-    let mut runnable = RunnableCells { cells: matrix.cells().unwrap(), unrunnable: Vec::new() };
+    let mut runnable = CheckedCells { runnable: matrix.cells().unwrap(), unrunnable: Vec::new() };
     let mut executor = RecordingExecutor::default();
     run_probes(&matrix, &mut runnable, Path::new("/r"), ProbePhase::Before, &mut executor, &|_| {}).unwrap();
-    assert_eq!(runnable.cells.len(), 4);
+    assert_eq!(runnable.runnable.len(), 4);
     let modes: Vec<Option<String>> = executor
         .started
         .iter()

@@ -10,6 +10,7 @@ use super::matrix::{Form, Matrix};
 use super::run;
 use strandline_lab::cell::Subject;
 use strandline_lab::executor::NoResult;
+use strandline_lab::path_error::path_error;
 use strandline_lab::setup::{LabContent, LabOptions, LabSetup};
 
 /// How a study is run.
@@ -82,8 +83,7 @@ impl ChosenStudy {
         let lab = LabSetup::open(content, &options.lab).map_err(NoResult::Failed)?;
         let folder = lab.journal.folder().join("build");
         let created = std::fs::create_dir_all(&folder).and_then(|()| folder.canonicalize());
-        let build_root =
-            created.map_err(|error| NoResult::Failed(format!("{}: {error}", folder.display())))?;
+        let build_root = created.map_err(|error| NoResult::Failed(path_error(&folder, &error)))?;
         Ok(OpenedLab { lab, build_root })
     }
 

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::data::MeasuredData;
-use super::expression::{Evaluation, EvaluationInput, EvaluationOutcome, Expression, FigureRead};
+use super::expression::{
+    Evaluation, EvaluationInput, EvaluationOutcome, Expression, FigureRead, MAX_LISTED_READS,
+};
 use super::file::Claim;
 use super::matrix::Matrix;
 use super::random_data::{Candidates, RandomData};
@@ -21,6 +23,7 @@ pub enum Verdict {
     NotRun,
 }
 
+/// A claim with its verdict, as documents have it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JudgedClaim {
     pub id: String,
@@ -146,12 +149,15 @@ struct GroupOutcomes {
     /// For each other group, why it was not run.
     missing: Vec<String>,
     reads: Vec<FigureRead>,
+    /// Whether `reads` lacks some figures.
+    has_unlisted_reads: bool,
+    counted_runs: Vec<String>,
 }
 
 impl GroupOutcomes {
-    fn add(&mut self, group_name: String, Evaluation { outcome, reads, .. }: Evaluation) {
+    fn add(&mut self, group_name: String, Evaluation { outcome, log }: Evaluation) {
         match outcome {
-            EvaluationOutcome::Answer(_) if reads.is_empty() => {
+            EvaluationOutcome::Answer(_) if log.reads.is_empty() => {
                 self.missing.push("it reads no cell of this run".to_owned());
             }
             EvaluationOutcome::Answer(true) => self.held += 1,
@@ -160,19 +166,22 @@ impl GroupOutcomes {
                 self.missing.push(reason);
             }
         }
-        self.reads.extend(reads);
+        self.reads.extend(log.reads);
+        self.has_unlisted_reads |= log.has_unlisted_reads;
+        self.counted_runs.extend(log.counted_runs);
     }
 
     /// Returns the verdict on all groups (at least one) and the text of its reason.
     fn into_judgement(self) -> Judgement {
-        let Self { held, failed_groups, missing, mut reads } = self;
+        let Self { held, failed_groups, missing, mut reads, has_unlisted_reads, counted_runs } = self;
         let groups = held + failed_groups.len() + missing.len();
         reads.dedup();
         let not_run = (!missing.is_empty())
             .then(|| format!("not run for {} of {groups}: {}", missing.len(), first_items(&missing)));
-        let partial_runs: Vec<String> = reads.iter().filter_map(|read| read.counted_runs.clone()).collect();
-        let partial_runs = (!partial_runs.is_empty()).then(|| format!("from {}", first_items(&partial_runs)));
-        let exceptions = join_present([not_run, partial_runs]);
+        let partial_runs = (!counted_runs.is_empty()).then(|| format!("from {}", first_items(&counted_runs)));
+        let unlisted = has_unlisted_reads
+            .then(|| format!("it reads more figures than the {MAX_LISTED_READS} that are listed"));
+        let exceptions = join_present([not_run, partial_runs, unlisted]);
         let (verdict, reason) = if !failed_groups.is_empty() {
             let failure = if groups > 1 {
                 format!("not for {} of {groups}: {}", failed_groups.len(), first_items(&failed_groups))
@@ -189,7 +198,7 @@ impl GroupOutcomes {
     }
 }
 
-fn join_present(parts: [Option<String>; 2]) -> Option<String> {
+fn join_present(parts: impl IntoIterator<Item = Option<String>>) -> Option<String> {
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     (!parts.is_empty()).then(|| parts.join("; "))
 }
@@ -248,8 +257,8 @@ pub fn try_on_random_data(
                 published: claim.published.clone(),
                 tolerance: claim.tolerance,
             };
-            let Evaluation { outcome, read_count, .. } = expression.evaluate(&input);
-            let new_steps = expression.scan.steps + read_count * READ_STEPS;
+            let Evaluation { outcome, log } = expression.evaluate(&input);
+            let new_steps = expression.scan.steps + log.read_count * READ_STEPS;
             answers.steps += new_steps;
             *steps += new_steps;
             if let Some(outcome) = answers.add_answer(outcome) {

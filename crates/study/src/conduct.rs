@@ -9,10 +9,10 @@ use super::chosen::{ChosenStudy, OpenedLab, StudyOptions};
 use super::claim::{JudgedClaim, Verdict, judge};
 use super::data::{Data, MeasuredData};
 use super::matrix::{Key, Matrix};
-use super::needs::{self, RunnableCells};
-use super::pages::study::{StudyCaveat, StudyInput};
+use super::needs::{self, CheckedCells};
+use super::pages::study::StudyInput;
 use super::run::{self, CACHEGRIND_ROUNDS, PlanRuns, StudyJudge};
-use strandline_lab::cell::Subject;
+use strandline_lab::cell::{LabCaveat, Subject};
 use strandline_lab::compare::cachegrind_subjects;
 use strandline_lab::engine::{self, Plan, Results};
 use strandline_lab::executor::{NoResult, StopReason};
@@ -26,7 +26,7 @@ pub struct StudyRun {
     matrix: Matrix,
     data: Data,
     judged: Vec<JudgedClaim>,
-    caveats: Vec<StudyCaveat>,
+    caveats: Vec<LabCaveat>,
 }
 
 impl StudyRun {
@@ -73,24 +73,24 @@ pub fn run_and_judge(
 /// The data of all cells, and caveats on it.
 struct Measured {
     data: Data,
-    caveats: Vec<StudyCaveat>,
+    caveats: Vec<LabCaveat>,
 }
 
 /// Runs all cells; `build_root` is the folder above all build folders.
 fn measure(
     matrix: &Matrix,
-    cells: &RunnableCells,
+    cells: &CheckedCells,
     build_root: &Path,
     options: &StudyOptions,
     lab: &mut LabSetup,
     progress: &dyn ProgressDisplay,
 ) -> Result<Measured, StopReason> {
     let subject = |key| cell::subject_of_cell(matrix, key, build_root, options.timeout);
-    let subjects: Result<Vec<Subject>, String> = cells.cells.iter().map(subject).collect();
+    let subjects: Result<Vec<Subject>, String> = cells.runnable.iter().map(subject).collect();
     let subjects = subjects.map_err(StopReason::Failed)?;
     let may_fail = |key: &Key| matrix.subjects.get(key.subject).is_some_and(|subject| subject.may_fail);
     let mut judge = StudyJudge {
-        may_fail: cells.cells.iter().map(may_fail).collect(),
+        may_fail: cells.runnable.iter().map(may_fail).collect(),
         progress: &|runs| progress.update(runs),
         failures: Default::default(),
         cachegrind_failures: Default::default(),
@@ -118,12 +118,12 @@ fn measure(
 /// cells. `timed` is the plan of the timed runs.
 fn run_cachegrind(
     matrix: &Matrix,
-    cells: &RunnableCells,
+    cells: &CheckedCells,
     timed: &Plan,
     lab: &mut LabSetup,
     judge: &mut StudyJudge<'_>,
 ) -> Result<Option<Results>, StopReason> {
-    let is_counted: Vec<bool> = cells.cells.iter().map(|key| run::uses_cachegrind(matrix, key)).collect();
+    let is_counted: Vec<bool> = cells.runnable.iter().map(|key| run::uses_cachegrind(matrix, key)).collect();
     if !is_counted.contains(&true) {
         return Ok(None);
     }

@@ -9,8 +9,7 @@ use super::run;
 use strandline_lab::executor::NoResult;
 use strandline_lab::setup::{LabOptions, MAX_UNCONFIRMED_RUNS};
 use strandline_lab::user::ProgressDisplay;
-use strandline_report::units::seconds;
-use strandline_report::units::thousands;
+use strandline_report::units::{seconds, thousands};
 
 /// Longer studies require a confirmation.
 const MAX_UNCONFIRMED_TIME: Duration = Duration::from_secs(20 * 60);
@@ -46,7 +45,7 @@ pub fn require_confirmation(
         return Ok(());
     }
     let estimate = Estimate::of(&new_studies, progress)?;
-    let is_long = estimate.all_seconds.is_some_and(|seconds| seconds > MAX_UNCONFIRMED_TIME.as_secs_f64());
+    let is_long = estimate.all_seconds() > MAX_UNCONFIRMED_TIME.as_secs_f64();
     if !is_long && runs.is_some_and(|runs| runs <= MAX_UNCONFIRMED_RUNS) {
         return Ok(());
     }
@@ -67,53 +66,56 @@ fn runs_of(studies: &[PlannedStudy<'_>]) -> Option<u64> {
 }
 
 /// How long studies take.
+#[derive(Default)]
 struct Estimate {
-    /// Number of studies that run one cell.
+    /// Number of studies of which one run was to be made.
     studies: usize,
-    /// Time of all runs; `None` if unknown.
-    all_seconds: Option<f64>,
-    /// Time of the run that was made last; `None` if it could not be made.
-    last_run: Option<Duration>,
+    /// For each study of which one run was made, that run and the time of all its runs.
+    timed: Vec<StudyTime>,
+}
+
+struct StudyTime {
+    one_run: Duration,
+    all_seconds: f64,
 }
 
 impl Estimate {
     fn of(studies: &[PlannedStudy<'_>], progress: &dyn ProgressDisplay) -> Result<Self, NoResult> {
         // The machine that submits jobs must not run anything.
         let local = || studies.iter().filter(|study| study.options.lab.cluster.is_none());
-        let mut estimate = Self { studies: local().count(), all_seconds: Some(0.0), last_run: None };
+        let mut estimate = Self::default();
         for PlannedStudy { chosen, options } in local() {
             let name = &chosen.matrix.study.name;
             progress.show_line(&format!("one run of {name}, to estimate how long all take"));
-            let run_time = time_one_run(chosen, options)?;
-            let study_seconds = run_time.zip(chosen.matrix.runs());
-            let study_seconds = study_seconds
-                .map(|(time, runs)| time.as_secs_f64() * runs as f64 / f64::from(options.lab.jobs));
-            // A study that cannot be run here counts as zero; for a single study the total is then
-            // unknown.
-            estimate.all_seconds = match estimate.studies {
-                1 => study_seconds,
-                _ => estimate.all_seconds.map(|sum| sum + study_seconds.unwrap_or(0.0)),
-            };
-            estimate.last_run = run_time;
+            estimate.studies += 1;
+            if let Some((one_run, runs)) = time_one_run(chosen, options)?.zip(chosen.matrix.runs()) {
+                let all_seconds = one_run.as_secs_f64() * runs as f64 / f64::from(options.lab.jobs);
+                estimate.timed.push(StudyTime { one_run, all_seconds });
+            }
         }
         Ok(estimate)
     }
 
+    /// Time of all runs of the studies that were timed.
+    fn all_seconds(&self) -> f64 {
+        self.timed.iter().map(|study| study.all_seconds).sum()
+    }
+
     /// The estimate in words, to follow the number of runs.
     fn words(&self) -> String {
-        match (self.studies, self.all_seconds, self.last_run) {
-            (0, ..) => String::new(),
-            (1, Some(all_seconds), Some(run)) => {
-                format!(
-                    ", about {} (one was run, and took {})",
-                    seconds(all_seconds),
-                    seconds(run.as_secs_f64())
-                )
+        let all = seconds(self.all_seconds());
+        match (self.studies, self.timed.as_slice()) {
+            (0, _) => String::new(),
+            (_, []) => ", and one could not be run to estimate how long they take".to_owned(),
+            (1, [StudyTime { one_run, .. }, ..]) => {
+                format!(", about {all} (one was run, and took {})", seconds(one_run.as_secs_f64()))
             }
-            (2.., Some(all_seconds), _) => {
-                format!(", about {} (one of each study was run)", seconds(all_seconds))
+            (studies, timed) if timed.len() == studies => {
+                format!(", about {all} (one of each study was run)")
             }
-            _ => ", and one could not be run to estimate how long they take".to_owned(),
+            (studies, timed) => {
+                format!(", more than {all} (one was run of {} of {studies} studies)", timed.len())
+            }
         }
     }
 }
@@ -133,12 +135,12 @@ fn time_one_run(chosen: &ChosenStudy, options: &StudyOptions) -> Result<Option<D
 fn time_in_lab(chosen: &ChosenStudy, options: &StudyOptions) -> Result<Option<Duration>, NoResult> {
     let matrix = &chosen.matrix;
     let mut cells = needs::check_cells(matrix).map_err(NoResult::Failed)?;
-    let Some(key) = cells.cells.first().cloned() else { return Ok(None) };
+    let Some(key) = cells.runnable.first().cloned() else { return Ok(None) };
     let OpenedLab { mut lab, build_root } = chosen.open(options)?;
     let Some(executor) = lab.executors.first_mut() else { return Ok(None) };
     let place = run::BuildPlace { root: &build_root, is_resumed: false };
     run::prepare(matrix, &mut cells, place, &mut **executor, &|_| {})?;
-    let can_run = cells.cells.contains(&key);
+    let can_run = cells.runnable.contains(&key);
     let begin = Instant::now();
     if can_run {
         let subject =
@@ -148,4 +150,22 @@ fn time_in_lab(chosen: &ChosenStudy, options: &StudyOptions) -> Result<Option<Du
     let run_time = begin.elapsed();
     lab.close();
     Ok(can_run.then_some(run_time))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_study_that_is_not_timed_is_not_in_the_estimate() {
+        let timed = |studies: usize, count: usize| {
+            let times = (0..count).map(|_| StudyTime { one_run: Duration::from_secs(2), all_seconds: 60.0 });
+            Estimate { studies, timed: times.collect() }.words()
+        };
+        assert_eq!(timed(0, 0), "");
+        assert!(timed(1, 1).contains("one was run, and took"), "{}", timed(1, 1));
+        assert!(timed(2, 2).contains("(one of each study was run)"), "{}", timed(2, 2));
+        assert!(timed(3, 2).starts_with(", more than ") && timed(3, 2).contains("2 of 3 studies"));
+        assert!(timed(2, 0).starts_with(", and one could not be run"));
+    }
 }

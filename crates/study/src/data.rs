@@ -48,6 +48,7 @@ pub struct PartialRuns {
     pub total: usize,
 }
 
+/// What was measured in the runs of a cell.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CellData {
     /// Samples by round, for each metric.
@@ -62,6 +63,7 @@ pub struct CellData {
     pub total_runs: usize,
 }
 
+/// What was measured in the runs of a study.
 #[derive(Clone, Debug, Default)]
 pub struct Data {
     pub cells: BTreeMap<Key, CellData>,
@@ -85,7 +87,7 @@ impl MeasuredData for Data {
         }
         match cell.samples.get(metric) {
             Some(samples) if samples.iter().any(Option::is_some) => Ok(samples.clone()),
-            _ => Err(format!("no run gave {metric}")),
+            _ => Err(unmeasured(metric)),
         }
     }
 
@@ -97,7 +99,7 @@ impl MeasuredData for Data {
                 Err(format!("{count} of {} runs gave {metric}", cell.valid_runs))
             }
             [(text, _)] => Ok((*text).clone()),
-            [] => Err(format!("no run gave {metric}")),
+            [] => Err(unmeasured(metric)),
             [(text, _), (other_text, _), ..] => {
                 Err(format!("{metric} differs between runs: \"{text}\", \"{other_text}\""))
             }
@@ -130,8 +132,11 @@ pub fn estimate(measured: &dyn MeasuredData, key: &Key, metric: &str) -> Result<
     };
     let samples: Vec<BlockSample> =
         measured.samples(key, metric)?.into_iter().enumerate().filter_map(sample).collect();
-    statistics::estimate_in_blocks(&samples, CONFIDENCE, BOOTSTRAP_SEED)
-        .ok_or_else(|| format!("no run gave {metric}"))
+    statistics::estimate_in_blocks(&samples, CONFIDENCE, BOOTSTRAP_SEED).ok_or_else(|| unmeasured(metric))
+}
+
+fn unmeasured(metric: &str) -> String {
+    format!("no run gave {metric}")
 }
 
 /// One number of a cell; `None` for an unknown interval bound. Computes the interval only if a
@@ -149,7 +154,7 @@ pub fn cell_statistic(
         return estimate(measured, key, metric).map(|estimate| figure(&estimate, statistic));
     }
     let samples: Vec<f64> = measured.samples(key, metric)?.into_iter().flatten().collect();
-    let estimate = statistics::without_interval(&samples).ok_or_else(|| format!("no run gave {metric}"))?;
+    let estimate = statistics::without_interval(&samples).ok_or_else(|| unmeasured(metric))?;
     Ok(figure(&estimate, statistic))
 }
 

@@ -38,8 +38,8 @@ const STANDARD_FUNCTIONS: [&str; 7] =
     ["size", "contains", "startsWith", "endsWith", "double", "string", "int"];
 /// Maximum number of figures that an evaluation reads; with more it is wrong.
 const MAX_READS: u64 = 20_000;
-/// Maximum number of read figures that an evaluation lists; [`Evaluation::read_count`] counts all.
-const MAX_LISTED_READS: usize = 200;
+/// Maximum number of read figures that an evaluation lists; [`ReadLog::read_count`] counts all.
+pub const MAX_LISTED_READS: usize = 200;
 /// Stack size for recursive walks of the trees of the longest expressions; the kernel provides only
 /// the pages that are used.
 const STACK_BYTES: usize = 256 << 20;
@@ -88,10 +88,7 @@ pub struct EvaluationInput {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Evaluation {
     pub outcome: EvaluationOutcome,
-    /// Number of figures read.
-    pub read_count: u64,
-    /// The first [`MAX_LISTED_READS`] figures read, in order and without duplicates.
-    pub reads: Vec<FigureRead>,
+    pub log: ReadLog,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -104,13 +101,17 @@ pub enum EvaluationOutcome {
     Wrong(String),
 }
 
-/// Collects the reads and errors of one evaluation.
-#[derive(Default)]
-struct ReadLog {
-    /// As in [`Evaluation`].
-    reads: Vec<FigureRead>,
+/// The reads and errors of one evaluation.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ReadLog {
     /// Number of figures read.
-    read_count: u64,
+    pub read_count: u64,
+    /// The first [`MAX_LISTED_READS`] figures read, in order and without duplicates.
+    pub reads: Vec<FigureRead>,
+    /// Whether `reads` lacks further ones.
+    pub has_unlisted_reads: bool,
+    /// [`FigureRead::counted_runs`] of all figures read, in order and without duplicates.
+    pub counted_runs: Vec<String>,
     /// Why the first missing figure is missing.
     missing: Option<String>,
     /// What is wrong in the first call that is wrong.
@@ -220,7 +221,7 @@ impl Expression {
             }
             (None, None, Ok(Err(error))) => EvaluationOutcome::Wrong(one_line(&error.to_string())),
         };
-        Evaluation { outcome, read_count: log.read_count, reads: log.reads }
+        Evaluation { outcome, log }
     }
 
     /// The functions and variables of an expression over measured cells.
@@ -344,8 +345,15 @@ fn read_and_log(
                 ReadValue::Number(number) => Value::Float(*number),
                 ReadValue::Text(text) => Value::String(Arc::new(text.clone())),
             };
-            if log.reads.len() < MAX_LISTED_READS && !log.reads.contains(&read) {
-                log.reads.push(read);
+            if let Some(runs) = read.counted_runs.as_ref().filter(|runs| !log.counted_runs.contains(runs)) {
+                log.counted_runs.push(runs.clone());
+            }
+            if !log.reads.contains(&read) {
+                if log.reads.len() < MAX_LISTED_READS {
+                    log.reads.push(read);
+                } else {
+                    log.has_unlisted_reads = true;
+                }
             }
             Ok(value)
         }

@@ -19,13 +19,14 @@ use strandline_lab::compare;
 const MAX_STDOUT_BYTES: u64 = 16 << 20;
 /// Optional prefix of the JSON line of a subject, to distinguish it from other output.
 const JSON_PREFIX: &str = "strandline-json:";
-/// Maximum numbers of marks and ledgers read from a recording; further marks are unknown, and with
-/// further ledgers so are those at exit and at the peak.
+/// Maximum numbers of marks and ledgers read from a recording. Further marks are unknown, and with
+/// further ledgers the ledgers at exit and at the peak are too.
 const MAX_MARKS: usize = 100_000;
 const MAX_LEDGERS: usize = 5_000;
 /// Printed texts are truncated to this.
 const MAX_TEXT_BYTES: usize = 200;
 
+/// The known metrics of one run, by name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunMetrics {
     pub figures: BTreeMap<String, f64>,
@@ -140,9 +141,13 @@ impl<'s> Extractor<'s> {
 #[derive(Default)]
 struct RecordingContents {
     marks: Vec<Mark>,
+    /// Time from which marks may be missing between these marks; `None` if none is missing.
+    marks_lost_us: Option<u64>,
     ledgers: Vec<Ledger>,
-    /// Whether it may have further ledgers: the maximum was reached, or not all could be read.
+    /// Whether there may be further ledgers: the maximum was reached, or one was not taken or read.
     has_more_ledgers: bool,
+    /// Whether the end of a process was not watched, so that its ledger at exit is missing.
+    lacks_exit_ledgers: bool,
 }
 
 impl RecordingContents {
@@ -152,6 +157,7 @@ impl RecordingContents {
         let Ok(mut reader) = Reader::open(path) else { return contents };
         loop {
             match reader.next_record() {
+                Ok(Some(Record::Caveat(record))) => contents.note_loss(&record.caveat.code, record.at_us),
                 Ok(Some(Record::Mark(mark))) if contents.marks.len() < MAX_MARKS => {
                     contents.marks.push(*mark);
                 }
@@ -171,24 +177,56 @@ impl RecordingContents {
                 }
             }
         }
-        contents.has_more_ledgers |= !reader.caveats().is_empty();
+        reader.caveats().iter().for_each(|caveat| contents.note_loss(&caveat.code, 0));
         contents
     }
 
+    /// Notes what is lost according to a caveat with this `code`, from the time `at_us` on.
+    fn note_loss(&mut self, code: &str, at_us: u64) {
+        let marks_lost_us = match code {
+            "recording_lost" | "mark_without_sample" => Some(at_us),
+            // The caveat comes at the end of the recording.
+            "marks_dropped" => Some(0),
+            // What precedes the torn end is whole.
+            "recording_torn" => None,
+            _ => code.starts_with("recording_").then_some(0),
+        };
+        self.marks_lost_us = self.marks_lost_us.into_iter().chain(marks_lost_us).min();
+        self.has_more_ledgers |= code == "ledger_failed" || code.starts_with("recording_");
+        self.lacks_exit_ledgers |= code == "not_watched";
+    }
+
+    /// The mark; `None` also if one of the same name before it may be lost.
     fn mark(&self, MarkOccurrence { name, index }: &MarkOccurrence) -> Option<&Mark> {
-        self.marks.iter().filter(|mark| mark.name == *name).nth(*index)
+        let mark = self.marks.iter().filter(|mark| mark.name == *name).nth(*index)?;
+        self.marks_lost_us.is_none_or(|lost_us| mark.at_us < lost_us).then_some(mark)
     }
 
     /// The ledger at a mark, at exit or at the peak; at exit and peak that of the process with the
     /// most memory, which is unknown if there may be further ledgers.
-    fn ledger(&self, MarkOccurrence { name, index }: &MarkOccurrence) -> Option<&Ledger> {
+    fn ledger(&self, occurrence: &MarkOccurrence) -> Option<&Ledger> {
         let at_moment = |moment: Moment| self.ledgers.iter().filter(move |ledger| ledger.moment == moment);
-        match name.as_str() {
+        match occurrence.name.as_str() {
             "exit" | "peak" if self.has_more_ledgers => None,
+            "exit" if self.lacks_exit_ledgers => None,
             "exit" => at_moment(Moment::Exit).max_by_key(|ledger| ledger.explain.kernel.rss_bytes),
             "peak" => at_moment(Moment::Peak).max_by_key(|ledger| ledger.explain.kernel.rss_bytes),
-            name => at_moment(Moment::Mark).filter(|ledger| ledger.mark.as_deref() == Some(name)).nth(*index),
+            _ => self.ledger_at_mark(self.mark(occurrence)?),
         }
+    }
+
+    /// The ledger that was taken at `mark`: not that of a later mark of the same name, if the
+    /// ledger of this one is missing.
+    fn ledger_at_mark(&self, mark: &Mark) -> Option<&Ledger> {
+        let is_later = |other: &&Mark| {
+            (other.process, &other.name) == (mark.process, &mark.name) && other.at_us > mark.at_us
+        };
+        let next_us = self.marks.iter().filter(is_later).map(|later| later.at_us).min().unwrap_or(u64::MAX);
+        self.ledgers.iter().find(|ledger| {
+            ledger.moment == Moment::Mark
+                && (ledger.process, ledger.mark.as_ref()) == (mark.process, Some(&mark.name))
+                && (mark.at_us..next_us).contains(&ledger.at_us)
+        })
     }
 }
 
@@ -327,14 +365,51 @@ mod tests {
     #[test]
     fn the_largest_of_ledgers_that_were_not_all_read_is_not_known() {
         let ledger = |moment| Ledger { moment, mark: Some("begun".to_owned()), ..Ledger::default() };
-        let ledgers = Vec::from([Moment::Mark, Moment::Peak, Moment::Exit].map(ledger));
-        let mut contents = RecordingContents { ledgers, ..RecordingContents::default() };
+        let ledgers = || Vec::from([Moment::Mark, Moment::Peak, Moment::Exit].map(ledger));
+        let contents =
+            || RecordingContents { marks: vec![mark(0)], ledgers: ledgers(), ..RecordingContents::default() };
         let has_ledgers = |contents: &RecordingContents| {
             ["begun", "peak", "exit"].map(|at| contents.ledger(&MarkOccurrence::parse(at)).is_some())
         };
-        assert_eq!(has_ledgers(&contents), [true, true, true]);
-        contents.has_more_ledgers = true;
-        assert_eq!(has_ledgers(&contents), [true, false, false]);
+        assert_eq!(has_ledgers(&contents()), [true, true, true]);
+        assert_eq!(
+            has_ledgers(&RecordingContents { has_more_ledgers: true, ..contents() }),
+            [true, false, false]
+        );
+        for (code, expected) in [
+            ("swap_not_limited", [true, true, true]),
+            ("not_watched", [true, true, false]),
+            ("ledger_failed", [true, false, false]),
+            ("recording_torn", [true, false, false]),
+            ("recording_damaged", [false, false, false]),
+        ] {
+            let mut contents = contents();
+            contents.note_loss(code, 0);
+            assert_eq!(has_ledgers(&contents), expected, "{code}");
+        }
+    }
+
+    fn mark(at_us: u64) -> Mark {
+        Mark { name: "begun".to_owned(), at_us, ..Mark::default() }
+    }
+
+    #[test]
+    fn a_lost_mark_or_ledger_makes_no_other_one_take_its_place() {
+        let ledger = |at_us| Ledger { at_us, mark: Some("begun".to_owned()), ..Ledger::default() };
+        let mut contents = RecordingContents {
+            marks: vec![mark(10), mark(20), mark(30)],
+            // That of the first mark was not taken.
+            ledgers: vec![ledger(25), ledger(32)],
+            ..RecordingContents::default()
+        };
+        let occurrences = ["begun", "begun#2", "begun#3"].map(MarkOccurrence::parse);
+        let ledgers = |contents: &RecordingContents| {
+            occurrences.each_ref().map(|at| contents.ledger(at).map(|ledger| ledger.at_us))
+        };
+        assert_eq!(ledgers(&contents), [None, Some(25), Some(32)]);
+        contents.note_loss("mark_without_sample", 15);
+        assert_eq!(occurrences.each_ref().map(|at| contents.mark(at).is_some()), [true, false, false]);
+        assert_eq!(ledgers(&contents), [None; 3]);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::file::FILE_NAME;
+use strandline_lab::path_error::path_error;
 use strandline_lab::{executable, journal};
 
 /// Files of the embedded studies and probes.
@@ -115,7 +116,7 @@ impl ListedStudy {
 pub fn list() -> Result<Vec<ListedStudy>, String> {
     let mut studies: Vec<ListedStudy> = Vec::new();
     for folder in search_folders() {
-        let folders = subfolders(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        let folders = subfolders(&folder).map_err(|error| path_error(&folder, &error))?;
         for path in folders.into_iter().filter(|path| path.join(FILE_NAME).is_file()) {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if !studies.iter().any(|study| study.name == name) {
@@ -188,11 +189,10 @@ struct EmbeddedFile {
 
 /// Writes files below `base`, each atomically, because another strandline may do the same.
 fn write_files(base: &Path, files: impl Iterator<Item = &'static EmbeddedFile>) -> Result<(), String> {
-    let named = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     for file in files {
         let path = base.join(file.path);
         let folder = path.parent().unwrap_or(base);
-        std::fs::create_dir_all(folder).map_err(|error| named(folder, &error))?;
+        std::fs::create_dir_all(folder).map_err(|error| path_error(folder, &error))?;
         let mode = if file.is_executable { EXECUTABLE_MODE } else { FILE_MODE };
         let has_mode = |metadata: std::fs::Metadata| metadata.permissions().mode() & PERMISSION_BITS == mode;
         // Unchanged files are not rewritten: a resumed lab identifies its files by their times.
@@ -201,12 +201,13 @@ fn write_files(base: &Path, files: impl Iterator<Item = &'static EmbeddedFile>) 
         {
             continue;
         }
-        let mut temporary = tempfile::NamedTempFile::new_in(folder).map_err(|error| named(folder, &error))?;
+        let mut temporary =
+            tempfile::NamedTempFile::new_in(folder).map_err(|error| path_error(folder, &error))?;
         let written = temporary
             .write_all(file.content)
             .and_then(|()| temporary.as_file().set_permissions(Permissions::from_mode(mode)));
-        written.map_err(|error| named(&path, &error))?;
-        temporary.persist(&path).map_err(|error| named(&path, &error.error))?;
+        written.map_err(|error| path_error(&path, &error))?;
+        temporary.persist(&path).map_err(|error| path_error(&path, &error.error))?;
     }
     Ok(())
 }

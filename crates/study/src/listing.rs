@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 use super::file::Study;
 use super::find::{self, ListedStudy};
 use super::matrix::{Form, Matrix};
-use super::needs;
+use super::needs::{self, CheckedCells};
 use strandline_report::pages::page::{Cell, Column, Page, Section, Table, Tone};
 use strandline_report::text::{clean_sentence, counted};
 
 /// Larger studies are not checked for their requirements.
-const MAX_CELLS: u64 = 10_000;
+const MAX_CHECKED_CELLS: u64 = 10_000;
 
 /// All studies, as a document and as a page.
 pub struct StudyList {
@@ -103,30 +103,26 @@ impl Listing {
     /// The listing of a study that can be read.
     fn of(study: Arc<Study>) -> Self {
         let (title, claims) = (study.title.clone(), Some(study.claims.len() as u64));
-        let unknown = |cells, needs: &str| Self {
-            cells,
-            needs: needs.to_owned(),
+        let listing = Self::of_cells(study).unwrap_or_else(|why| Self {
+            missing: vec![why],
+            needs: "?".to_owned(),
             tone: Tone::Faint,
             ..Self::default()
-        };
-        let listing = match Matrix::chosen(study, Form::Full, &[]) {
-            Ok(matrix) if matrix.count().is_none_or(|count| count > MAX_CELLS) => {
-                unknown(matrix.count(), "not checked: many cells")
-            }
-            chosen => chosen
-                .and_then(|matrix| {
-                    let runnable = needs::check_cells(&matrix)?;
-                    Ok(Self::with_needs(&matrix, &runnable))
-                })
-                .unwrap_or_else(|why| Self { missing: vec![why], ..unknown(None, "?") }),
-        };
+        });
         Self { title, claims, ..listing }
     }
 
     /// The cells of a listing and their requirements.
-    fn with_needs(matrix: &Matrix, runnable: &needs::RunnableCells) -> Self {
-        let (can_run, cannot_run) = (runnable.cells.len(), runnable.unrunnable.len());
-        let mut missing: Vec<String> = runnable.unrunnable.iter().map(|cell| cell.why.clone()).collect();
+    fn of_cells(study: Arc<Study>) -> Result<Self, String> {
+        let matrix = Matrix::chosen(study, Form::Full, &[])?;
+        let cells = matrix.count();
+        if cells.is_none_or(|count| count > MAX_CHECKED_CELLS) {
+            let needs = "not checked: many cells".to_owned();
+            return Ok(Self { cells, needs, tone: Tone::Faint, ..Self::default() });
+        }
+        let CheckedCells { runnable, unrunnable } = needs::check_cells(&matrix)?;
+        let (can_run, cannot_run) = (runnable.len(), unrunnable.len());
+        let mut missing: Vec<String> = unrunnable.into_iter().map(|cell| cell.why).collect();
         missing.sort();
         missing.dedup();
         let (needs, tone) = match (can_run, cannot_run) {
@@ -135,16 +131,10 @@ impl Listing {
             _ => (format!("met for {}", counted(can_run as u64, "cell")), Tone::Bad),
         };
         // Checking them would mean running something.
-        let names = needs::probe_names(matrix, &runnable.cells);
+        let names = needs::probe_names(&matrix, &runnable);
         let probe_note = (!names.is_empty()).then(|| format!("not checked: {}", names.join(", ")));
-        Self {
-            cells: Some((can_run + cannot_run) as u64),
-            needs,
-            missing,
-            probe_note,
-            tone,
-            ..Self::default()
-        }
+        let cells = Some((can_run + cannot_run) as u64);
+        Ok(Self { cells, needs, missing, probe_note, tone, ..Self::default() })
     }
 
     /// The requirements in a word, or what is missing.

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::build::{
-    axis_variable, build_folder, find_library, mentions_variable, placeholder_values, values_with_build,
+    all_placeholder_values, axis_variable, build_folder, find_library, mentions_variable, placeholder_values,
 };
 use super::cell::subject_of_cell;
 use super::file::{Need, NeedKind};
@@ -32,10 +32,10 @@ pub enum ProbePhase {
     After,
 }
 
-/// The cells of a run, split into those that can run and those that cannot.
+/// The cells of a run, split into those that can run here and those that cannot.
 #[derive(Clone, Debug, Default)]
-pub struct RunnableCells {
-    pub cells: Vec<Key>,
+pub struct CheckedCells {
+    pub runnable: Vec<Key>,
     pub unrunnable: Vec<OmittedCell>,
 }
 
@@ -43,15 +43,15 @@ pub struct RunnableCells {
 ///
 /// # Errors
 /// Those of [`Matrix::cells`].
-pub fn check_cells(matrix: &Matrix) -> Result<RunnableCells, String> {
-    let mut runnable = RunnableCells::default();
+pub fn check_cells(matrix: &Matrix) -> Result<CheckedCells, String> {
+    let mut cells = CheckedCells::default();
     for key in matrix.cells()? {
         match missing_requirements(matrix, &key) {
-            Some(why) => runnable.unrunnable.push(OmittedCell { key, why }),
-            None => runnable.cells.push(key),
+            Some(why) => cells.unrunnable.push(OmittedCell { key, why }),
+            None => cells.runnable.push(key),
         }
     }
-    Ok(runnable)
+    Ok(cells)
 }
 
 /// What is missing for a cell, and how to install it; `None` if it can run.
@@ -121,14 +121,14 @@ pub fn probe_names(matrix: &Matrix, cells: &[Key]) -> Vec<String> {
     names
 }
 
-/// Runs the due probes of the cells of `runnable`, and removes cells whose probes fail. The output
-/// of probes is stored below `root` and not shown; `say` shows what is probed.
+/// Runs the due probes of the runnable `cells`, and makes cells unrunnable whose probes fail. The
+/// output of probes is stored below `root` and not shown; `say` shows what is probed.
 ///
 /// # Errors
 /// Why a probe could not be run, or a signal.
 pub fn run_probes(
     matrix: &Matrix,
-    runnable: &mut RunnableCells,
+    cells: &mut CheckedCells,
     root: &Path,
     phase: ProbePhase,
     executor: &mut dyn Executor,
@@ -136,10 +136,9 @@ pub fn run_probes(
 ) -> Result<(), StopReason> {
     // How each probe that ran failed; `None` if it succeeded.
     let mut results: BTreeMap<ProbeCommand, Option<String>> = BTreeMap::new();
-    let mut cells = Vec::new();
-    for key in std::mem::take(&mut runnable.cells) {
+    for key in std::mem::take(&mut cells.runnable) {
         let build = build_folder(matrix, &key, root).map_err(StopReason::Failed)?;
-        let values = values_with_build(matrix, &key, &build).map_err(StopReason::Failed)?;
+        let values = all_placeholder_values(matrix, &key, &build).map_err(StopReason::Failed)?;
         let cell_environment =
             subject_of_cell(matrix, &key, root, None).map_err(StopReason::Failed)?.environment;
         let mut missing = Vec::new();
@@ -175,12 +174,11 @@ pub fn run_probes(
         }
         missing.dedup();
         if missing.is_empty() {
-            cells.push(key);
+            cells.runnable.push(key);
         } else {
-            runnable.unrunnable.push(OmittedCell { key, why: missing.join(", ") });
+            cells.unrunnable.push(OmittedCell { key, why: missing.join(", ") });
         }
     }
-    runnable.cells = cells;
     Ok(())
 }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use strandline_inspect::environment::Environment;
+use strandline_lab::path_error::path_error;
 use strandline_lab::user::User;
 use strandline_report::pages::book::Book;
 use strandline_report::pages::names::Names;
@@ -90,7 +91,7 @@ impl ResultFiles {
         output.as_deref().map_or(Ok(()), check_writable)?;
         let plots = match plots {
             Some(folder) => {
-                fs::create_dir_all(&folder).map_err(|error| file_error(&folder, &error))?;
+                fs::create_dir_all(&folder).map_err(|error| path_error(&folder, &error))?;
                 temporary_beside(&folder.join("plot.svg"))?;
                 let address = address(&folder, output.as_deref())?;
                 Some(PlotFolder { folder, address })
@@ -173,7 +174,7 @@ impl ResultFiles {
             Ok(Some(new_text)) => {
                 for picture in &drawn {
                     let folder = folder.join("plots");
-                    fs::create_dir_all(&folder).map_err(|error| file_error(&folder, &error))?;
+                    fs::create_dir_all(&folder).map_err(|error| path_error(&folder, &error))?;
                     write_plot(&folder.join(&picture.name), &picture.svg)?;
                 }
                 write_atomically(&resolve_links(&path), &new_text)
@@ -217,11 +218,6 @@ fn page_with_first_plot(input: &StudyInput<'_>) -> Page {
     page
 }
 
-/// The error text for `path`.
-fn file_error(path: &Path, error: &dyn std::fmt::Display) -> String {
-    format!("{}: {error}", path.display())
-}
-
 fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -235,21 +231,21 @@ fn resolve_links(path: &Path) -> PathBuf {
 fn temporary_beside(path: &Path) -> Result<NamedTempFile> {
     let folder = folder_of(path);
     if !folder.is_dir() {
-        return Err(file_error(path, &"its folder does not exist"));
+        return Err(path_error(path, &"its folder does not exist"));
     }
     // With the permissions of a newly created file: what the umask allows.
     let permissions = fs::Permissions::from_mode(NEW_FILE_MODE);
     let temporary = tempfile::Builder::new().permissions(permissions).tempfile_in(folder);
-    temporary.map_err(|error| file_error(path, &error))
+    temporary.map_err(|error| path_error(path, &error))
 }
 
 /// Refuses an output that cannot be written: it is opened only when the result is available.
 fn check_writable(path: &Path) -> Result<()> {
     match fs::metadata(path) {
         Err(_) => temporary_beside(path).map(drop),
-        Ok(metadata) if metadata.is_dir() => Err(file_error(path, &"is a folder")),
+        Ok(metadata) if metadata.is_dir() => Err(path_error(path, &"is a folder")),
         Ok(metadata) if metadata.is_file() => {
-            fs::OpenOptions::new().append(true).open(path).map(drop).map_err(|error| file_error(path, &error))
+            fs::OpenOptions::new().append(true).open(path).map(drop).map_err(|error| path_error(path, &error))
         }
         // Opening a pipe would wait for its reader.
         Ok(_) => Ok(()),
@@ -260,16 +256,16 @@ fn check_writable(path: &Path) -> Result<()> {
 /// is replaced, not followed.
 fn write_atomically(path: &Path, text: &str) -> Result<()> {
     let mut temporary = temporary_beside(path)?;
-    temporary.write_all(text.as_bytes()).map_err(|error| file_error(path, &error))?;
+    temporary.write_all(text.as_bytes()).map_err(|error| path_error(path, &error))?;
     if let Ok(old_metadata) = fs::symlink_metadata(path)
         && old_metadata.is_file()
     {
         temporary
             .as_file()
             .set_permissions(old_metadata.permissions())
-            .map_err(|error| file_error(path, &error))?;
+            .map_err(|error| path_error(path, &error))?;
     }
-    temporary.persist(path).map(drop).map_err(|error| file_error(path, &error.error))
+    temporary.persist(path).map(drop).map_err(|error| path_error(path, &error.error))
 }
 
 /// Writes a plot if the path is free, a link, or a plot written by strandline.
@@ -284,21 +280,21 @@ fn write_plot(path: &Path, text: &str) -> Result<()> {
 fn check_replaceable(path: &Path, is_own: fn(&[u8]) -> bool, kind: &str) -> Result<()> {
     let metadata = match fs::metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        metadata => metadata.map_err(|error| file_error(path, &error))?,
+        metadata => metadata.map_err(|error| path_error(path, &error))?,
     };
     let refusal = format!("exists and is not a {kind} by strandline; it is not overwritten");
     if !metadata.is_file() {
-        return Err(file_error(path, &refusal));
+        return Err(path_error(path, &refusal));
     }
     let mut start = Vec::new();
     let read = fs::File::open(path).and_then(|file| file.take(START_BYTES).read_to_end(&mut start));
-    read.map_err(|error| file_error(path, &error))?;
-    if start.is_empty() || is_own(&start) { Ok(()) } else { Err(file_error(path, &refusal)) }
+    read.map_err(|error| path_error(path, &error))?;
+    if start.is_empty() || is_own(&start) { Ok(()) } else { Err(path_error(path, &refusal)) }
 }
 
 /// The address of `folder` relative to `output`, or to the current directory.
 fn address(folder: &Path, output: Option<&Path>) -> Result<String> {
     let Some(output) = output else { return Ok(pictures::encoded(&folder.to_string_lossy())) };
-    let canonical = |path: &Path| path.canonicalize().map_err(|error| file_error(path, &error));
+    let canonical = |path: &Path| path.canonicalize().map_err(|error| path_error(path, &error));
     Ok(pictures::address(&canonical(folder)?, &canonical(folder_of(output))?))
 }

@@ -11,12 +11,13 @@ use super::data::{CellData, Data};
 use super::extract::{Extractor, RunMetrics};
 use super::find;
 use super::matrix::{Key, Matrix, OmittedCell};
-use super::needs::{ProbePhase, RunnableCells, run_probes};
+use super::needs::{CheckedCells, ProbePhase, run_probes};
 use strandline_inspect::readers::ALLOCATORS;
 use strandline_lab::cell::{End, Outcome, Subject};
 use strandline_lab::engine::{AfterRun, Judge, Progress, Results};
 use strandline_lab::executor::{Executor, StopReason};
 use strandline_lab::nodes::blocks;
+use strandline_lab::path_error::path_error;
 
 /// Time limit of a build command.
 const BUILD_TIMEOUT: Duration = Duration::from_secs(1_800);
@@ -36,23 +37,23 @@ pub struct BuildPlace<'a> {
     pub is_resumed: bool,
 }
 
-/// Runs the probes and builds of the cells of `runnable`, at `place`, and marks cells that then
-/// cannot run. `say` shows what is done.
+/// Runs the probes and builds of the runnable `cells`, at `place`, and makes cells unrunnable that
+/// then cannot run. `say` shows what is done.
 ///
 /// # Errors
 /// Why a probe or a build could not be started, or a signal; a failed one only makes its cells
 /// unrunnable.
 pub fn prepare(
     matrix: &Matrix,
-    runnable: &mut RunnableCells,
+    cells: &mut CheckedCells,
     place: BuildPlace<'_>,
     executor: &mut dyn Executor,
     say: &dyn Fn(&str),
 ) -> Result<(), StopReason> {
-    run_probes(matrix, runnable, place.root, ProbePhase::Before, executor, say)?;
-    let failed_builds = build_all(matrix, &runnable.cells, place, executor, say)?;
-    remove_failed(matrix, runnable, place.root, &failed_builds).map_err(StopReason::Failed)?;
-    run_probes(matrix, runnable, place.root, ProbePhase::After, executor, say)
+    run_probes(matrix, cells, place.root, ProbePhase::Before, executor, say)?;
+    let failed_builds = build_all(matrix, &cells.runnable, place, executor, say)?;
+    remove_failed(matrix, cells, place.root, &failed_builds).map_err(StopReason::Failed)?;
+    run_probes(matrix, cells, place.root, ProbePhase::After, executor, say)
 }
 
 /// Builds once for each build folder; returns failed builds.
@@ -71,7 +72,7 @@ fn build_all(
         if !known_folders.insert(folder.clone()) {
             continue;
         }
-        let named = |error: std::io::Error| StopReason::Failed(format!("{}: {error}", folder.display()));
+        let named = |error: std::io::Error| StopReason::Failed(path_error(&folder, &error));
         std::fs::create_dir_all(&folder).map_err(named)?;
         // The stamp says that the build succeeded.
         let stamp = folder.with_extension("built");
@@ -84,7 +85,7 @@ fn build_all(
         {
             return Err(named(error));
         }
-        if let Some(failure) = run_build(matrix, key, root, &folder, executor, say)? {
+        if let Some(failure) = run_build(matrix, key, &folder, executor, say)? {
             failed_builds.insert(folder, failure);
         } else {
             std::fs::write(&stamp, "").map_err(named)?;
@@ -97,13 +98,12 @@ fn build_all(
 fn run_build(
     matrix: &Matrix,
     key: &Key,
-    root: &Path,
     folder: &Path,
     executor: &mut dyn Executor,
     say: &dyn Fn(&str),
 ) -> Result<Option<String>, StopReason> {
-    let commands = build_commands(matrix, key, root).map_err(StopReason::Failed)?;
-    let variables = build_variables(matrix, key, root).map_err(StopReason::Failed)?;
+    let commands = build_commands(matrix, key, folder).map_err(StopReason::Failed)?;
+    let variables = build_variables(matrix, key, folder).map_err(StopReason::Failed)?;
     for (number, words) in commands.into_iter().enumerate() {
         let command = shell_words::join(&words);
         say(&format!("building: {command}"));
@@ -123,26 +123,27 @@ fn run_build(
     Ok(None)
 }
 
-/// Removes cells that cannot run after the builds: their build failed, or a library would not be
-/// preloaded.
+/// Makes cells unrunnable that cannot run after the builds: their build failed, or a library would
+/// not be preloaded.
 fn remove_failed(
     matrix: &Matrix,
-    runnable: &mut RunnableCells,
+    cells: &mut CheckedCells,
     root: &Path,
     failed_builds: &FailedBuilds,
 ) -> Result<(), String> {
-    let cells = std::mem::take(&mut runnable.cells);
-    for key in cells {
+    for key in std::mem::take(&mut cells.runnable) {
         let subject = subject_of_cell(matrix, &key, root, None)?;
-        let why = failed_builds.get(&build_folder(matrix, &key, root)?).cloned();
-        match why.or_else(|| why_not_preloaded(matrix, &key, root, &subject)) {
-            Some(why) => runnable.unrunnable.push(OmittedCell { key, why }),
-            None => runnable.cells.push(key),
+        let build = build_folder(matrix, &key, root)?;
+        let why = failed_builds.get(&build).cloned();
+        match why.or_else(|| why_not_preloaded(matrix, &key, &build, &subject)) {
+            Some(why) => cells.unrunnable.push(OmittedCell { key, why }),
+            None => cells.runnable.push(key),
         }
     }
     Ok(())
 }
 
+/// The failed runs of a cell.
 #[derive(Clone, Debug)]
 pub struct CellFailures {
     pub count: u32,
@@ -214,21 +215,21 @@ impl<'r> PlanRuns<'r> {
     }
 }
 
-/// Converts the outcomes of the cells of `runnable`, in plan order, to data; `counted` are the runs
-/// in cachegrind, in the same order. Failures of both are separate: those in cachegrind invalidate
+/// Converts the outcomes of the runnable `cells`, in plan order, to data; `counted` are the runs in
+/// cachegrind, in the same order. Failures of both are separate: those in cachegrind invalidate
 /// only its counts.
 pub fn collect_data(
     matrix: &Matrix,
-    runnable: &RunnableCells,
+    cells: &CheckedCells,
     timed: PlanRuns<'_>,
     counted: Option<PlanRuns<'_>>,
 ) -> Data {
     let mut data = Data { blocks: blocks(&timed.results.outcomes), ..Data::default() };
-    for OmittedCell { key, why } in &runnable.unrunnable {
+    for OmittedCell { key, why } in &cells.unrunnable {
         let cell = CellData { not_run: Some(why.clone()), ..CellData::default() };
         data.cells.insert(key.clone(), cell);
     }
-    for (index, key) in runnable.cells.iter().enumerate() {
+    for (index, key) in cells.runnable.iter().enumerate() {
         let rounds = matrix.repeats_of(key) as usize;
         let counted = counted.filter(|_| uses_cachegrind(matrix, key));
         let counted = counted.map(|plan| plan.of_cell(index, rounds));
@@ -369,6 +370,9 @@ pub fn study_identity(matrix: &Matrix) -> impl serde::Serialize + use<> {
     while let Some(folder) = unread_folders.pop() {
         for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
             let Ok(metadata) = entry.metadata() else { continue };
+            // A link to a file counts as that file; a link to a folder is not followed.
+            let linked_file = std::fs::metadata(entry.path()).ok().filter(std::fs::Metadata::is_file);
+            let metadata = linked_file.unwrap_or(metadata);
             // Leftovers of interpreters and editors, and results, are not part of it.
             let name = entry.file_name().to_string_lossy().into_owned();
             let is_result = folder == matrix.study.folder && ["README.md", "plots"].contains(&name.as_str());

@@ -10,7 +10,7 @@ use super::claim::{JudgedClaim, Verdict, judge};
 use super::data::{Data, MeasuredData};
 use super::file::Study;
 use super::matrix::{Form, Key, Matrix};
-use super::needs::{self, RunnableCells};
+use super::needs::{self, CheckedCells};
 use super::run::{Failures, PlanRuns};
 use super::tests::GOOD;
 use super::{cell, run};
@@ -178,7 +178,7 @@ fn different_builds_have_separate_folders() {
     let refused = cell::subject_of_cell(&matrix, &missing, Path::new("/r"), None).unwrap_err();
     assert!(refused.ends_with(": there is no subject number 7"), "{refused}");
     let without =
-        run::collect_data(&matrix, &RunnableCells::default(), without_failures(&Results::default()), None);
+        run::collect_data(&matrix, &CheckedCells::default(), without_failures(&Results::default()), None);
     assert!(without.cells.is_empty());
 }
 
@@ -251,7 +251,7 @@ fn a_subject_has_its_own_metrics_and_repeats() {
     let bad = printed("{\"x\": 2, \"said\": \"bad\", \"y\": 7}\n", "bad");
     let cells: Vec<_> =
         needs::check_cells(&matrix).unwrap().unrunnable.into_iter().map(|cell| cell.key).collect();
-    let runnable = RunnableCells { cells, unrunnable: Vec::new() };
+    let runnable = CheckedCells { runnable: cells, unrunnable: Vec::new() };
     let judged = |last_outcome: &Outcome| {
         let runs = results(vec![vec![good.clone(), last_outcome.clone()], vec![good.clone(); 5]]);
         let data = run::collect_data(&matrix, &runnable, without_failures(&runs), None);
@@ -305,9 +305,9 @@ fn printed(matrix: &Matrix, cells: &[&[&str]]) -> Data {
     for (index, lines) in cells.iter().enumerate() {
         let mut runs = vec![Vec::new(); cells.len()];
         runs[index] = lines.iter().enumerate().map(run).collect();
-        let runnable = RunnableCells { cells: matrix.cells().unwrap(), unrunnable: Vec::new() };
+        let runnable = CheckedCells { runnable: matrix.cells().unwrap(), unrunnable: Vec::new() };
         let all = run::collect_data(matrix, &runnable, without_failures(&results(runs)), None);
-        let key = &runnable.cells[index];
+        let key = &runnable.runnable[index];
         data.cells.insert(key.clone(), all.cells[key].clone());
     }
     data
@@ -401,4 +401,34 @@ fn libraries_of_allocators_are_those_of_the_table() {
         let allocator = run::allocator_of_file(&format!("lib{name}.so"));
         assert_eq!(allocator, entry.reader.map(|_| name), "{name}");
     }
+}
+
+#[test]
+fn figures_that_are_not_listed_are_noted() {
+    let values: Vec<String> = (0..201).map(|number| number.to_string()).collect();
+    let text = format!(
+        "title = 't'\n[axes]\nn = [{}]\n[[subject]]\nname = 's'\ncommand = 'true {{n}}'\n",
+        values.join(", ")
+    ) + &claim("values(\"n\").all(n, median(\"wall_seconds\", {\"n\": n}) < 5)");
+    let matrix = matrix(&text);
+    let cells = needs::check_cells(&matrix).unwrap();
+    let runs = results(vec![vec![outcome(End::Exited(0), 1, 1.0)]; 201]);
+    let judged = claims(&matrix, run::collect_data(&matrix, &cells, without_failures(&runs), None)).remove(0);
+    assert_eq!((judged.verdict, judged.measured.len()), (Verdict::Holds, 200));
+    assert_eq!(judged.reason.as_deref(), Some("it reads more figures than the 200 that are listed"));
+}
+
+#[test]
+fn a_changed_file_behind_a_link_makes_another_lab() {
+    let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let program = elsewhere.path().join("program");
+    std::fs::write(&program, "1").unwrap();
+    std::os::unix::fs::symlink(&program, folder.path().join("program")).unwrap();
+    let file = folder.path().join("study.toml");
+    let study = Study::parse(&file, "title = 't'\n[[subject]]\nname = 's'\ncommand = 'true'\n").unwrap();
+    let matrix = Matrix::full(Arc::new(study));
+    let identity = || serde_json::to_string(&run::study_identity(&matrix)).unwrap();
+    let before = identity();
+    std::fs::write(&program, "22").unwrap();
+    assert_ne!(before, identity());
 }

@@ -109,9 +109,13 @@ fn table(spec: &TableSpec, matrix: &Matrix, measured: &dyn MeasuredData, group: 
         caption = format!("{caption}, {unit}");
     }
     if rows.len() > MAX_ROWS || columns.len() > MAX_COLUMNS {
-        caption = format!("{caption}; of {} rows and {} columns the first", rows.len(), columns.len());
+        let (all_rows, all_columns) = (rows.len(), columns.len());
         rows.truncate(MAX_ROWS);
         columns.truncate(MAX_COLUMNS);
+        let (shown_rows, shown_columns) = (rows.len(), columns.len());
+        caption += &format!(
+            "; the first {shown_rows} of {all_rows} rows and the first {shown_columns} of {all_columns} columns"
+        );
     }
     // The first of several published figures for one cell counts.
     let published_figures: BTreeMap<(&str, &str), f64> = spec

@@ -7,21 +7,20 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Image, Rng, map_line, map_lines};
+use crate::{Image, PAGE, Rng, map_line, map_lines};
 
-const PAGE: u64 = 4096;
 /// Mappings: code, static data, the heap of libc with the array of arenas, and the arenas.
-const CODE: u64 = 0x40_0000;
-const DATA: u64 = 0x60_0000;
-const DATA_BYTES: u64 = 16 * PAGE;
+pub const CODE: u64 = 0x40_0000;
+pub const DATA: u64 = 0x60_0000;
+pub const DATA_BYTES: u64 = 16 * PAGE;
 const HEAP: u64 = 0x7f10_0000_0000;
 const HEAP_BYTES: u64 = 16 * PAGE;
 const ARENAS: u64 = 0x7f20_0000_0000;
 /// Addresses in static data: `_PyRuntime`, the variable `arenas`, types and their names.
-const RUNTIME: u64 = DATA + 0x100;
+pub const RUNTIME: u64 = DATA + 0x100;
 const ARRAY_POINTER: u64 = DATA + 0x2040;
-const TYPES: u64 = DATA + 0x3000;
-const TYPE_BYTES: u64 = 0x200;
+pub const TYPES: u64 = DATA + 0x3000;
+pub const TYPE_BYTES: u64 = 0x200;
 const NAMES: u64 = DATA + 0x8000;
 const NAME_BYTES: u64 = 32;
 /// Addresses in the heap.
@@ -59,31 +58,33 @@ mod pool_header {
 }
 
 /// Offsets in `PyTypeObject`.
-mod type_object {
-    pub const REFERENCES: u64 = 0;
-    pub const TYPE: u64 = 8;
-    pub const NAME: u64 = 24;
-    pub const BASIC_SIZE: u64 = 32;
-    pub const ITEM_SIZE: u64 = 40;
-    pub const FLAGS: u64 = 168;
+pub struct TypeOffsets {
+    pub type_pointer: u64,
+    pub name: u64,
+    pub basic_size: u64,
+    pub item_size: u64,
+    pub flags: u64,
 }
+
+const TYPE_OFFSETS: TypeOffsets =
+    TypeOffsets { type_pointer: 8, name: 24, basic_size: 32, item_size: 40, flags: 168 };
 
 /// Bytes of `PyGC_Head`, which precedes objects of types with [`HAVE_GC`].
 const GC_HEAD_BYTES: u64 = 16;
 
 /// `Py_TPFLAGS_READY`, `Py_TPFLAGS_HAVE_GC`, `Py_TPFLAGS_TYPE_SUBCLASS`.
-const READY: u64 = 1 << 12;
-const HAVE_GC: u64 = 1 << 14;
-const IS_TYPE: u64 = 1 << 31;
+pub const READY: u64 = 1 << 12;
+pub const HAVE_GC: u64 = 1 << 14;
+pub const IS_TYPE: u64 = 1 << 31;
 
 /// A type.
-struct TypeSpec {
-    name: &'static str,
-    flags: u64,
+pub struct TypeSpec {
+    pub name: &'static str,
+    pub flags: u64,
     /// `tp_basicsize`.
-    basic_bytes: u64,
+    pub basic_bytes: u64,
     /// `tp_itemsize`.
-    item_bytes: u64,
+    pub item_bytes: u64,
 }
 
 /// The types; the first one is the type of the others.
@@ -141,7 +142,9 @@ pub fn fabricate_cpython(seed: u64) -> CPythonImage {
     ]);
     image.put_word(RUNTIME + INTERPRETERS_HEAD, INTERPRETER);
     image.put_word(ARRAY_POINTER, ARRAY);
-    put_types(&mut image);
+    put_types(&mut image, &TYPE_SPECS, &TYPE_OFFSETS);
+    // Each type has one reference: `ob_refcnt`, at its start.
+    image.put_words(TYPES, (0..TYPE_SPECS.len() as u64).map(|index| (TYPE_BYTES * index, 1)));
     let expected = CPythonExpected::default();
     let mut writer = Writer { image, rng, expected, arena_bytes, pool_bytes };
     for name in [
@@ -160,18 +163,17 @@ pub fn fabricate_cpython(seed: u64) -> CPythonImage {
     CPythonImage { image, maps, minor, runtime: RUNTIME, data: (DATA, DATA + DATA_BYTES), expected }
 }
 
-/// Writes the types and their names.
-fn put_types(image: &mut Image) {
-    for (index, spec) in (0..).zip(&TYPE_SPECS) {
+/// Writes types and their names; the first one is the type of all.
+pub fn put_types(image: &mut Image, specs: &[TypeSpec], offsets: &TypeOffsets) {
+    for (index, spec) in (0..).zip(specs) {
         let name = NAMES + NAME_BYTES * index;
         image.put(name, spec.name.as_bytes());
         let words = [
-            (type_object::REFERENCES, 1),
-            (type_object::TYPE, TYPES),
-            (type_object::NAME, name),
-            (type_object::BASIC_SIZE, spec.basic_bytes),
-            (type_object::ITEM_SIZE, spec.item_bytes),
-            (type_object::FLAGS, spec.flags),
+            (offsets.type_pointer, TYPES),
+            (offsets.name, name),
+            (offsets.basic_size, spec.basic_bytes),
+            (offsets.item_size, spec.item_bytes),
+            (offsets.flags, spec.flags),
         ];
         image.put_words(TYPES + TYPE_BYTES * index, words);
     }

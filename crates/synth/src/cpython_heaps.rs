@@ -5,30 +5,24 @@
 //! Written from CPython's `Include/object.h` and `Include/internal/mimalloc` (3.13.5 and 3.14.10),
 //! independently of the reader that it tests.
 
+use crate::cpython::{
+    CODE, DATA, DATA_BYTES, HAVE_GC, IS_TYPE, READY, RUNTIME, TYPE_BYTES, TYPES, TypeOffsets, TypeSpec,
+    put_types,
+};
 use crate::mimalloc::{
     KEY, PAGE_2_0_9, PAGE_2_2, PageFields, PageLayout, SEGMENT_2_0_9, SEGMENT_2_2, SEGMENT_BYTES,
     SEGMENT_SLICES, SLICE, SegmentLayout,
 };
-use crate::{CPythonExpected, CPythonImage, Image, Rng, map_line, map_lines};
+use crate::{CPythonExpected, CPythonImage, Image, PAGE, Rng, map_line, map_lines};
 
-const PAGE: u64 = 4096;
-/// Mappings: code, static data, the state of the interpreter, and a segment of mimalloc.
-const CODE: u64 = 0x40_0000;
-const DATA: u64 = 0x60_0000;
-const DATA_BYTES: u64 = 16 * PAGE;
+/// Mappings besides code and static data: the state of the interpreter, and a segment of mimalloc.
 const STATE: u64 = 0x7f10_0000_0000;
 const STATE_BYTES: u64 = 16 * PAGE;
 const SEGMENT: u64 = 0x7f20_0000_0000;
 /// The part of the segment that was ever written to.
 const USED_BYTES: u64 = 24 * SLICE;
-/// Addresses in static data: `_PyRuntime`, the key of heaps (`_mi_heap_main.cookie`), types and
-/// their names.
-const RUNTIME: u64 = DATA + 0x100;
+/// Address of the key of heaps (`_mi_heap_main.cookie`), in static data.
 const KEY_ADDRESS: u64 = DATA + 0x2000;
-const TYPES: u64 = DATA + 0x3000;
-const TYPE_BYTES: u64 = 0x200;
-const NAMES: u64 = DATA + 0x8000;
-const NAME_BYTES: u64 = 32;
 /// In `_PyRuntime`, chosen here: the pointer to the first interpreter. In an interpreter: the
 /// pointer to the next one, and the collector.
 const FIRST_INTERPRETER: u64 = 0x800;
@@ -42,14 +36,8 @@ mod debug_offsets {
     pub const NEXT_INTERPRETER: u64 = 64;
 }
 
-/// Offsets in `PyTypeObject`.
-mod type_object {
-    pub const TYPE: u64 = 24;
-    pub const NAME: u64 = 40;
-    pub const BASIC_SIZE: u64 = 48;
-    pub const ITEM_SIZE: u64 = 56;
-    pub const FLAGS: u64 = 184;
-}
+const TYPE_OFFSETS: TypeOffsets =
+    TypeOffsets { type_pointer: 24, name: 40, basic_size: 48, item_size: 56, flags: 184 };
 
 /// Offsets in `PyObject`.
 mod py_object {
@@ -60,12 +48,8 @@ mod py_object {
 /// `_Py_REF_SHARED_SHIFT`; the bits below are flags.
 const SHARED_SHIFT: u32 = 2;
 
-/// `Py_TPFLAGS_READY`, `Py_TPFLAGS_HAVE_GC`, `Py_TPFLAGS_MANAGED_DICT`,
-/// `Py_TPFLAGS_TYPE_SUBCLASS`.
-const READY: u64 = 1 << 12;
-const HAVE_GC: u64 = 1 << 14;
+/// `Py_TPFLAGS_MANAGED_DICT`.
 const MANAGED_DICT: u64 = 1 << 4;
-const IS_TYPE: u64 = 1 << 31;
 
 /// `_Py_mimalloc_heap_id`.
 const HEAP_MEMORY: u64 = 0;
@@ -76,37 +60,22 @@ const HEAPS: u64 = 4;
 /// Bytes before an object of the heap `HEAP_GC_PRE`: its dictionary and its weak references.
 const PRE_HEADER_BYTES: u64 = 16;
 
-/// A type.
-struct TypeSpec {
-    name: &'static str,
-    flags: u64,
-    /// `tp_basicsize`.
-    basic_bytes: u64,
-    /// `tp_itemsize`.
-    item_bytes: u64,
-    /// The heap of its instances.
-    heap: u64,
-}
-
 /// The types; the first one is the type of the others.
 const TYPE_SPECS: [TypeSpec; 4] = [
-    TypeSpec {
-        name: "type",
-        flags: READY | HAVE_GC | IS_TYPE,
-        basic_bytes: 416,
-        item_bytes: 40,
-        heap: HEAP_GC,
-    },
-    TypeSpec { name: "plain", flags: READY, basic_bytes: 48, item_bytes: 0, heap: HEAP_OBJECT },
-    TypeSpec { name: "collected", flags: READY | HAVE_GC, basic_bytes: 56, item_bytes: 0, heap: HEAP_GC },
-    TypeSpec {
-        name: "with_dict",
-        flags: READY | HAVE_GC | MANAGED_DICT,
-        basic_bytes: 40,
-        item_bytes: 0,
-        heap: HEAP_GC_PRE,
-    },
+    TypeSpec { name: "type", flags: READY | HAVE_GC | IS_TYPE, basic_bytes: 416, item_bytes: 40 },
+    TypeSpec { name: "plain", flags: READY, basic_bytes: 48, item_bytes: 0 },
+    TypeSpec { name: "collected", flags: READY | HAVE_GC, basic_bytes: 56, item_bytes: 0 },
+    TypeSpec { name: "with_dict", flags: READY | HAVE_GC | MANAGED_DICT, basic_bytes: 40, item_bytes: 0 },
 ];
+/// The heap of the instances of a type with these flags.
+const fn heap_of(flags: u64) -> u64 {
+    match (flags & HAVE_GC != 0, flags & MANAGED_DICT != 0) {
+        (true, true) => HEAP_GC_PRE,
+        (true, false) => HEAP_GC,
+        (false, _) => HEAP_OBJECT,
+    }
+}
+
 /// Sizes of blocks.
 const BLOCK_SIZES: [u64; 6] = [48, 64, 96, 320, 1024, 8192];
 
@@ -156,18 +125,7 @@ pub fn fabricate_free_threaded_cpython(seed: u64) -> CPythonImage {
     image.put_words(RUNTIME, offsets);
     image.put_word(RUNTIME + FIRST_INTERPRETER, STATE);
     image.put_word(KEY_ADDRESS, KEY);
-    for (index, spec) in (0..).zip(&TYPE_SPECS) {
-        let name = NAMES + NAME_BYTES * index;
-        image.put(name, spec.name.as_bytes());
-        let words = [
-            (type_object::TYPE, TYPES),
-            (type_object::NAME, name),
-            (type_object::BASIC_SIZE, spec.basic_bytes),
-            (type_object::ITEM_SIZE, spec.item_bytes),
-            (type_object::FLAGS, spec.flags),
-        ];
-        image.put_words(TYPES + TYPE_BYTES * index, words);
-    }
+    put_types(&mut image, &TYPE_SPECS, &TYPE_OFFSETS);
     let mut writer = Writer { image, rng, expected: CPythonExpected::default(), layout };
     writer.write_segment();
     let Writer { image, expected, .. } = writer;
@@ -249,7 +207,8 @@ impl Writer {
     /// Writes an object of a type of this heap if it fits, or else memory of C code, which begins
     /// with a pointer.
     fn write_block(&mut self, block: u64, block_bytes: u64, heap: u64) {
-        let index = TYPE_SPECS.iter().position(|spec| spec.heap == heap).filter(|_| self.rng.chance(80));
+        let index =
+            TYPE_SPECS.iter().position(|spec| heap_of(spec.flags) == heap).filter(|_| self.rng.chance(80));
         let prefix_bytes = if heap == HEAP_GC_PRE { PRE_HEADER_BYTES } else { 0 };
         let fits = |index: &usize| prefix_bytes + TYPE_SPECS[*index].basic_bytes <= block_bytes;
         let is_possible = |index: &usize| heap != HEAP_MEMORY && *index > 0 && fits(index);

@@ -7,9 +7,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::{Image, Rng, map_line, map_lines};
+use crate::{Image, PAGE, Rng, map_line, map_lines};
 
-const PAGE: u64 = 4096;
 /// Mapping of the program's code.
 const CODE: u64 = 0x40_0000;
 /// Mapping of the program's static data.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-const PAGE: u64 = 4096;
+use crate::PAGE;
 
 /// A field of a structure that is not a whole word.
 #[derive(Clone, Copy, Debug)]

@@ -4,9 +4,8 @@
 //!
 //! Written from jemalloc's headers of each release, independently of the reader that it tests.
 
-use crate::{HeapExpected, HeapImage, Image, Rng, map_line, map_lines};
+use crate::{HeapExpected, HeapImage, Image, PAGE, Rng, map_line, map_lines};
 
-const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
 /// The library's file-backed data, and its bss after it.
 const DATA: u64 = 0x7f31_4000_0000;

@@ -73,6 +73,7 @@ pub use v8::{V8Expected, V8Image, fabricate_v8};
 pub use v8_objects::{FIRST_CONTEXT as V8_FIRST_CONTEXT, TYPES as V8_TYPES};
 pub use version::{VERSIONS, Version};
 
+/// Bytes of a page of the kernel on x86-64.
 const PAGE: u64 = 4096;
 
 /// Addresses of the parts of a process that address randomisation moves.

@@ -4,9 +4,8 @@
 //!
 //! Written from musl's `src/malloc/oldmalloc`, independently of the reader that it tests.
 
-use crate::{HeapExpected, HeapImage, Image, Rng, map_line, map_lines};
+use crate::{HeapExpected, HeapImage, Image, PAGE, Rng, map_line, map_lines};
 
-const PAGE: u64 = 4096;
 /// Address of the program's data.
 const DATA: u64 = 0x40_8000;
 const DATA_BYTES: u64 = 4 * PAGE;

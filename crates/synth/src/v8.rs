@@ -8,9 +8,8 @@ use std::collections::BTreeMap;
 
 use crate::v8_layouts::{AreaPointer, LAYOUTS, Layout, PooledFlags};
 use crate::v8_objects::Objects;
-use crate::{Image, Rng, Tally, Usage, map_line, map_lines};
+use crate::{Image, PAGE, Rng, Tally, Usage, map_line, map_lines};
 
-const PAGE: u64 = 4096;
 /// Bytes of a page of V8.
 const UNIT: u64 = 256 << 10;
 /// Flags that each page has.
@@ -32,6 +31,9 @@ const CODE_BYTES: u64 = 2 * UNIT;
 const READ_ONLY: u64 = 0x3e00_0000_0000;
 const ABSEIL: u64 = 0x7f20_0000_0000;
 const ABSEIL_BYTES: u64 = 16 * PAGE;
+/// Of a block in use (`kMagicAllocated` of `absl/base/internal/low_level_alloc.cc`); a free one has
+/// its complement.
+const ALLOCATED_MAGIC: u64 = 0x4c83_3e95;
 /// The lists of ArrayBuffers, their entries, stores, and the vector of strings.
 const SWEEPER: u64 = OWN + 0x4_0000;
 const ENTRIES: u64 = OWN + 0x4_1000;
@@ -403,11 +405,11 @@ impl Writer {
             return;
         }
         let first_bytes = 32 * (1 + self.rng.below(ABSEIL_BYTES / 32 - 2));
-        for [at, bytes, number] in [
-            [ABSEIL, first_bytes, 0x4c83_3e95],
-            [ABSEIL + first_bytes, ABSEIL_BYTES - first_bytes, !0x4c83_3e95_u64],
+        for [at, bytes, magic] in [
+            [ABSEIL, first_bytes, ALLOCATED_MAGIC],
+            [ABSEIL + first_bytes, ABSEIL_BYTES - first_bytes, !ALLOCATED_MAGIC],
         ] {
-            self.image.put_row(at, [bytes, number ^ at]);
+            self.image.put_row(at, [bytes, magic ^ at]);
         }
         self.expected.abseil_bytes = ABSEIL_BYTES;
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use strandline_inspect::environment::Environment;
+use strandline_lab::cell::LabCaveat;
 use strandline_lab::nodes::NodeKind;
 
 use crate::claim::{JudgedClaim, REASON_FAILS, Verdict};
@@ -35,18 +36,9 @@ pub struct StudyInput<'a> {
     /// The judged claims.
     pub claims: &'a [JudgedClaim],
     /// Caveats on the figures.
-    pub caveats: Vec<StudyCaveat>,
+    pub caveats: Vec<LabCaveat>,
     /// Kinds of machines that ran it, if runs were made elsewhere.
     pub nodes: Vec<NodeKind>,
-}
-
-/// A caveat on the figures of a study.
-#[derive(Clone, Debug)]
-pub struct StudyCaveat {
-    /// Its code in documents.
-    pub code: &'static str,
-    /// One sentence.
-    pub text: String,
 }
 
 /// The document of a study.
@@ -103,7 +95,7 @@ pub fn document(input: &StudyInput<'_>) -> Result<Document, String> {
         caveats: input
             .caveats
             .iter()
-            .map(|StudyCaveat { code, text }| json!({ "code": code, "text": text }))
+            .map(|LabCaveat { code, text }| json!({ "code": code, "text": text }))
             .collect(),
         nodes: input.nodes.clone(),
     })

@@ -21,9 +21,8 @@ use std::ops::Range;
 
 use self::heap::{COLLECTORS, Collector};
 use self::tables::{Tables, WrittenTables};
-use crate::{Image, Rng, Tally, Usage, map_line, map_lines};
+use crate::{Image, PAGE, Rng, Tally, Usage, map_line, map_lines};
 
-const PAGE: u64 = 4096;
 /// Address of the library, and of its data.
 const LIBRARY: u64 = 0x7f50_0000_0000;
 const DATA: u64 = LIBRARY + 0x10_0000;
