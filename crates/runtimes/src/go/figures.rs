@@ -4,7 +4,9 @@
 use std::time::Instant;
 
 use super::heap::{Heap, Instance, SpanKind};
-use super::layout::{CHUNK_BYTES, DELTA_IN_HEAP, HEAP_MINIMUM, HEAP_MINIMUM_AT_100, Layout, RUNTIME_PAGE_BYTES};
+use super::layout::{
+    CHUNK_BYTES, DELTA_IN_HEAP, HEAP_MINIMUM, HEAP_MINIMUM_AT_100, Layout, RUNTIME_PAGE_BYTES,
+};
 use super::locate::Program;
 use crate::batch::PageCache;
 use strandline_claims::runtime::Context;

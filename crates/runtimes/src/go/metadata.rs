@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use super::heap::{Heap, Instance};
 use super::layout::{
-    ARENA_BASE, ARENA_ENTRY_BYTES, ARENA_TABLE_BYTES, CHUNK_DATA_BYTES, CHUNK_ENTRIES, MHEAP_BYTES, Layout,
+    ARENA_BASE, ARENA_ENTRY_BYTES, ARENA_TABLE_BYTES, CHUNK_DATA_BYTES, CHUNK_ENTRIES, Layout, MHEAP_BYTES,
     PAGE_ALLOC_CHUNKS, SUMMARY_LEVELS,
 };
 use crate::batch::PageCache;

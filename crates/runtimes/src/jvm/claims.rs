@@ -203,13 +203,13 @@ pub fn claim_card_table(
     Some(context.claim_whole((start, end), Class::Refined(palette.add(&rows::COLLECTOR, None)?)))
 }
 
-/// Sorts claims, and drops those that begin within the previous one. Returns whether it dropped
-/// any.
-pub fn drop_overlapping(claims: &mut Vec<RangeClaim>) -> bool {
+/// Sorts claims, and drops those that begin within the previous one or overlap `foreign_ranges`.
+/// Returns whether it dropped any.
+pub fn drop_overlapping(claims: &mut Vec<RangeClaim>, foreign_ranges: &RangeSet) -> bool {
     claims.sort_by_key(|claim| claim.start);
     let (mut end, count) = (0, claims.len());
     claims.retain(|claim| {
-        let is_apart = claim.start >= end;
+        let is_apart = claim.start >= end && !foreign_ranges.overlaps(claim.range());
         end = if is_apart { claim.end } else { end };
         is_apart
     });

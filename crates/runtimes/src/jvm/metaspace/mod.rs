@@ -114,7 +114,7 @@ impl Metaspace {
         let mut loaders: HashMap<u64, LoaderShare> = HashMap::new();
         let mut at = view.static_field(&["ClassLoaderDataGraph::_head"])?;
         let mut count = 0;
-        while at != 0 && !reader.visited.contains(&at) {
+        while at != 0 {
             count += 1;
             reader.visit(at).filter(|()| count <= MAX_LOADERS)?;
             let loader = view.field_address(at, &["ClassLoaderData::_class_loader"])?;
