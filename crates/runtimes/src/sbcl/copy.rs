@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use super::heap::DynamicSpace;
@@ -152,25 +152,26 @@ impl CopyPlan {
     }
 
     /// Copies `spans` with all workers, then looks for zeros. `copy_span` copies one and returns
-    /// the bytes that could not be read; this returns their sum. `None` if the deadline passed.
+    /// the bytes that could not be read; this returns their sum. `None` if not all were copied: the
+    /// deadline passed, or a thread panicked.
     fn copy_spans(
         &self,
         context: &Context<'_>,
         spans: &mut [CopiedSpan<'_>],
         copy_span: &(impl Fn(u64, &mut [u8]) -> u64 + Sync),
     ) -> Option<u64> {
+        let (span_count, copied_count) = (spans.len(), AtomicUsize::new(0));
         let missing_bytes = AtomicU64::new(0);
-        let has_deadline_passed = AtomicBool::new(false);
         let span_groups = Mutex::new(spans.chunks_mut(SPANS_AT_ONCE));
         let zero_scan_groups = Mutex::new(self.zero_scan_pages.chunks(PAGES_AT_ONCE));
         on_threads(context.workers, || {
             while let Some(group) = span_groups.lock().ok().and_then(|mut groups| groups.next()) {
                 if Instant::now() > context.deadline {
-                    has_deadline_passed.store(true, Ordering::Relaxed);
                     return;
                 }
                 for CopiedSpan { address, bytes } in group {
                     missing_bytes.fetch_add(copy_span(*address, bytes), Ordering::Relaxed);
+                    copied_count.fetch_add(1, Ordering::Relaxed);
                 }
             }
             let mut scratch = ReadBuffer::new(GC_PAGE_BYTES as usize);
@@ -185,7 +186,7 @@ impl CopyPlan {
                 }
             }
         });
-        (!has_deadline_passed.into_inner()).then(|| missing_bytes.into_inner())
+        (copied_count.into_inner() == span_count).then(|| missing_bytes.into_inner())
     }
 
     /// Opens the files behind the areas.
