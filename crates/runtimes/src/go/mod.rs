@@ -33,7 +33,7 @@ use crate::programs::{Limit, Programs};
 use strandline_claims::accumulator::Class;
 use strandline_claims::allocator::RangeClaim;
 use strandline_claims::caveat::Caveat;
-use strandline_claims::facts::{Runtime, figures};
+use strandline_claims::facts::Runtime;
 use strandline_claims::range::pieces;
 use strandline_claims::reader::{Evidence, HeapKind, ReaderInfo};
 use strandline_claims::refinements::Refinements;
@@ -174,19 +174,16 @@ fn fill_in_facts(heap_figures: &Figures, heap: &Heap, facts: &mut Runtime, detai
     facts.used_bytes = Some(heap_figures.alloc_bytes);
     facts.free_bytes = Some(heap_figures.in_use_bytes.saturating_sub(heap_figures.alloc_bytes));
     facts.committed_bytes = heap_figures.released_bytes.map(|released| heap.bytes().saturating_sub(released));
-    facts.own = figures(&[
-        ("HeapAlloc", heap_figures.alloc_bytes),
-        ("HeapSys", heap_figures.in_use_bytes.saturating_add(heap_figures.idle_bytes)),
-        ("HeapIdle", heap_figures.idle_bytes),
-        ("HeapInuse", heap_figures.in_use_bytes),
-    ]);
-    for (name, figure) in
-        [("HeapReleased", heap_figures.released_bytes), ("StackInuse", heap_figures.stack_bytes)]
-    {
-        if let Some(figure) = figure {
-            facts.own.insert(name.to_owned(), figure.into());
-        }
-    }
+    let own_figures = [
+        ("HeapAlloc", Some(heap_figures.alloc_bytes)),
+        ("HeapSys", Some(heap_figures.in_use_bytes.saturating_add(heap_figures.idle_bytes))),
+        ("HeapIdle", Some(heap_figures.idle_bytes)),
+        ("HeapInuse", Some(heap_figures.in_use_bytes)),
+        ("HeapReleased", heap_figures.released_bytes),
+        ("StackInuse", heap_figures.stack_bytes),
+    ];
+    let known = own_figures.into_iter().filter_map(|(name, figure)| Some((name.to_owned(), figure?.into())));
+    facts.own = known.collect();
     details.live_after_last_mark_bytes = heap_figures.marked_bytes;
     details.next_gc_bytes = heap_figures.goal_bytes;
     details.gogc_percent = heap_figures.gc_percent;

@@ -154,7 +154,10 @@ pub fn read(
         Ok(structs) => structs,
         Err(missing) => {
             reading.facts.found_by = format!("exported tables of HotSpot in {}", program.path);
-            reading.caveats.push(incomplete_caveat(program, missing));
+            let text = format!(
+                "HotSpot's tables of its own structures are incomplete: {missing}; strandline read nothing of it"
+            );
+            reading.caveats.push(Caveat::new("jvm_unknown_version", &program.path, None, text));
             return Ok(reading);
         }
     };
@@ -366,15 +369,6 @@ fn may_be_traced(context: &Context<'_>, heap: &Heap) -> bool {
     let heap_resident_bytes: u64 = heap.areas.iter().map(|area| context.resident_bytes(area.range())).sum();
     let is_resident = used_bytes / 8 * 7 <= heap_resident_bytes.saturating_add(MAX_ABSENT_BYTES);
     !context.is_stopped && !context.may_be_swapped() && is_resident
-}
-
-/// Returns the caveat for a JVM whose description of its own structures is not all there: `missing`
-/// says what, as a clause.
-fn incomplete_caveat(program: &Program, missing: &str) -> Caveat {
-    let text = format!(
-        "HotSpot's tables of its own structures are incomplete: {missing}; strandline read nothing of it"
-    );
-    Caveat::new("jvm_unknown_version", &program.path, None, text)
 }
 
 /// Returns the caveat for a JVM that was not read.

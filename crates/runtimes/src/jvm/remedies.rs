@@ -256,7 +256,9 @@ fn predict(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&
     };
     match heap.collector {
         "G1" => bounded(
-            g1_bounds(context, view, heap, traced, minimum),
+            bounds(traced, minimum, |live_bytes, fill, minimum_bytes| {
+                g1_released_bytes(context, view, heap, live_bytes, fill, minimum_bytes)
+            }),
             "G1 retains as much free heap as MaxHeapFreeRatio allows for the live objects",
         ),
         // `ShenandoahArguments::initialize` turns it off if the initial heap size is the maximum.
@@ -264,7 +266,10 @@ fn predict(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&
             exact(Some(0), "Shenandoah releases nothing here: the initial heap size is the maximum")
         }
         "Shenandoah" => bounded(
-            shenandoah_bounds(context, view, heap, traced, minimum),
+            bounds(traced, minimum, |live_bytes, _, minimum_bytes| {
+                let bytes_above_minimum = heap.committed_bytes().saturating_sub(minimum_bytes);
+                Some(shenandoah_released_bytes(context, view, heap, live_bytes)?.min(bytes_above_minimum))
+            }),
             "Shenandoah releases all of its empty regions, down to -Xms",
         ),
         "Serial" => exact(
@@ -281,21 +286,18 @@ fn predict(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&
     }
 }
 
-/// Returns bounds for G1. Lower: everything that may be live is live, and each thread of the
-/// collection leaves one region partly full. Upper: only certainly live objects are live, and only
-/// the last region is partly full.
-fn g1_bounds(
-    context: &Context<'_>,
-    view: &View<'_>,
-    heap: &Heap,
+/// Returns bounds by the bytes that `released` computes from live bytes by area, how regions are
+/// filled, and the minimum heap size. Lower: everything that may be live is live, and each thread of
+/// the collection leaves one region partly full. Upper: only certainly live objects are live, and
+/// only the last region is partly full.
+fn bounds(
     traced: Option<&Live>,
     minimum: Minimum,
+    released: impl Fn(&[u64], Fill, u64) -> Option<u64>,
 ) -> Option<Bounds> {
     let traced = traced?;
-    let lower_bytes =
-        g1_released_bytes(context, view, heap, &traced.area_bytes, Fill::Loose, minimum.most_bytes)?;
-    let upper_bytes =
-        g1_released_bytes(context, view, heap, &traced.certain.area_bytes, Fill::Tight, minimum.least_bytes)?;
+    let lower_bytes = released(&traced.area_bytes, Fill::Loose, minimum.most_bytes)?;
+    let upper_bytes = released(&traced.certain.area_bytes, Fill::Tight, minimum.least_bytes)?;
     let upper_bytes = upper_bytes.max(lower_bytes);
     Some(Bounds { lower_bytes, upper_bytes, is_minimum_known: minimum.is_known() })
 }
@@ -307,27 +309,6 @@ enum Fill {
     Tight,
     /// All but one per thread are full.
     Loose,
-}
-
-/// Returns bounds for Shenandoah. Lower: everything that may be live is live. Upper: only certainly
-/// live objects are.
-fn shenandoah_bounds(
-    context: &Context<'_>,
-    view: &View<'_>,
-    heap: &Heap,
-    traced: Option<&Live>,
-    minimum: Minimum,
-) -> Option<Bounds> {
-    let traced = traced?;
-    let released = |live_bytes, minimum_bytes| {
-        let bytes_above_minimum = heap.committed_bytes().saturating_sub(minimum_bytes);
-        Some(shenandoah_released_bytes(context, view, heap, live_bytes)?.min(bytes_above_minimum))
-    };
-    Some(Bounds {
-        lower_bytes: released(&traced.area_bytes, minimum.most_bytes)?,
-        upper_bytes: released(&traced.certain.area_bytes, minimum.least_bytes)?,
-        is_minimum_known: minimum.is_known(),
-    })
 }
 
 /// Returns the bytes that Shenandoah releases (`ShenandoahControlThread`): a requested collection

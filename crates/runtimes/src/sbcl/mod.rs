@@ -123,7 +123,13 @@ impl FoundRuntime for Programs<locate::Program> {
 /// # Errors
 /// [`Busy`] if it is in the middle of a collection.
 pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading, Busy> {
-    let mut reading = Reading { facts: new_facts(program), ..Reading::default() };
+    let facts = Runtime {
+        name: "sbcl".to_owned(),
+        version: program.version.clone(),
+        found_by: format!("symbols of {}", program.path),
+        ..Runtime::default()
+    };
+    let mut reading = Reading { facts, ..Reading::default() };
     let Some(KnownRelease { release, layout }) = program.known_release() else {
         let version = program.version.as_deref().unwrap_or("of unknown version");
         let text = format!("the layout of SBCL {version} is not known; strandline read nothing of it");
@@ -285,16 +291,6 @@ impl HeapState<'_> {
 /// now is of no use.
 pub fn is_collecting(memory: &dyn Memory, program: &locate::Program) -> bool {
     program.value(memory, "gc_active_p").is_some_and(|active| active != 0)
-}
-
-/// Facts of an SBCL that is not read yet.
-fn new_facts(program: &locate::Program) -> Runtime {
-    Runtime {
-        name: "sbcl".to_owned(),
-        version: program.version.clone(),
-        found_by: format!("symbols of {}", program.path),
-        ..Runtime::default()
-    }
 }
 
 /// Resident bytes of dynamic space; `None` if its address is unknown.

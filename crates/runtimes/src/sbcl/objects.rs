@@ -171,13 +171,8 @@ pub fn walk(store: &HeapCopy, kinds: &Kinds, run: Run, mut visit: impl FnMut(Obj
     at
 }
 
-/// Records where the objects of a run start, and returns the address where the walk ended. Runs
-/// that start on different pages share no word of bits, so threads may record them at once.
-pub fn record_starts(store: &HeapCopy, kinds: &Kinds, run: Run) -> u64 {
-    walk(store, kinds, run, |object| record_start(store, kinds, object))
-}
-
-/// Records where an object starts, unless it is a filler.
+/// Records where an object starts, unless it is a filler. Pages share no word of bits, so threads
+/// may record the objects of several runs at once.
 pub fn record_start(store: &HeapCopy, kinds: &Kinds, object: Object) {
     if kinds.kind_of(object.header) != Some(ObjectKind::Filler)
         && let Some(unit) = store.unit(object.address)

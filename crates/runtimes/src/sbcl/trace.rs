@@ -285,7 +285,7 @@ fn record_all_starts(
 ) -> Option<Vec<AddressRange>> {
     let chunks: Vec<&[Run]> = runs.chunks(census::RUNS_AT_ONCE).collect();
     let unread_range = |run: &Run| {
-        let end = objects::record_starts(store, kinds, *run);
+        let end = objects::walk(store, kinds, *run, |object| objects::record_start(store, kinds, object));
         (end < run.end).then_some(AddressRange::new(end, run.end))
     };
     let unread_ranges = in_order(chunks.len(), workers, |index| {

@@ -43,6 +43,20 @@ pub enum AreaKind {
     Free,
 }
 
+impl AreaKind {
+    /// Its name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Eden => "eden",
+            Self::Survivor => "survivor",
+            Self::Old => "old",
+            Self::Humongous => "humongous",
+            Self::Archive => "archive",
+            Self::Free => "free",
+        }
+    }
+}
+
 /// A committed part of the heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Area {
