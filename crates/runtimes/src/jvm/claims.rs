@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::code::Segment;
 use super::heap::{Area, Heap, is_claimable};
-use super::metaspace::{Metaspace, Space};
+use super::metaspace::Metaspace;
 use super::rows;
 use super::threads::Tlab;
 use super::trace::{Live, TracedObject};
@@ -140,20 +140,18 @@ pub fn claim_metaspace(
     palette: &mut SlotTable,
     metaspace: &Metaspace,
 ) -> Vec<RangeClaim> {
-    let free_slot = palette.add(&rows::METASPACE_FREE, None);
-    let spaces = [
-        (&metaspace.non_class_space, palette.add(&rows::METASPACE, None)),
-        (&metaspace.class_space, palette.add(&rows::CLASS_SPACE, None)),
-    ];
-    let claim_space = |(space, slot): (&Space, Option<Slot>)| {
-        let (Some(slot), Some(free_slot)) = (slot, free_slot) else { return Vec::new() };
-        let claim_range = |&range: &AddressRange| {
+    let mut claims = Vec::new();
+    let Some(free_slot) = palette.add(&rows::METASPACE_FREE, None) else { return claims };
+    for (space, row) in
+        [(&metaspace.non_class_space, &rows::METASPACE), (&metaspace.class_space, &rows::CLASS_SPACE)]
+    {
+        let Some(used_slot) = palette.add(row, None) else { continue };
+        for &range in &space.ranges {
             let pages = context.pages(range.start, range.end);
-            claim_parts(&pages, range, &space.used_ranges, slot, free_slot)
-        };
-        space.ranges.iter().map(claim_range).collect()
-    };
-    spaces.into_iter().flat_map(claim_space).collect()
+            claims.push(claim_parts(&pages, range, &space.used_ranges, used_slot, free_slot));
+        }
+    }
+    claims
 }
 
 /// Claims the code cache and the maps of its segments.

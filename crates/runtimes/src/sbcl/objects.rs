@@ -161,10 +161,8 @@ pub fn walk(store: &HeapCopy, kinds: &Kinds, run: Run, mut visit: impl FnMut(Obj
         let Some(unit) = store.unit(at) else { return at };
         let header = store.word_on_page(unit, 0);
         let Some(words) = kinds.words(header, store.word_on_page(unit, 1)) else { return at };
-        let Some(next) = words.checked_mul(8).and_then(|bytes| at.checked_add(bytes)) else { return at };
-        if next > run.end {
-            return at;
-        }
+        let next = words.checked_mul(8).and_then(|bytes| at.checked_add(bytes));
+        let Some(next) = next.filter(|&next| next <= run.end) else { return at };
         visit(Object { address: at, words, header });
         at = next;
     }

@@ -49,13 +49,8 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
     } else {
         vec![Pool::new("ZHeap", view.word(used_at)?, committed)]
     };
-    let views: Vec<AddressRange> = context
-        .space
-        .mappings()
-        .iter()
-        .filter(|mapping| is_view(mapping))
-        .map(|mapping| mapping.range())
-        .collect();
+    let mappings = context.space.mappings().iter();
+    let views: Vec<AddressRange> = mappings.filter(|mapping| is_view(mapping)).map(Mapping::range).collect();
     let shared = Granules::new(view, heap, &name)?.shared_ranges(context, &views);
     // With generations there is one view; without, one per pointer colour.
     let times_mapped = (!has_generations).then_some(POINTER_COLOURS);
