@@ -213,3 +213,24 @@ pub fn drop_overlapping(claims: &mut Vec<RangeClaim>, foreign_ranges: &RangeSet)
     });
     claims.len() < count
 }
+
+#[cfg(test)]
+mod tests {
+    use strandline_claims::accumulator::Sums;
+
+    use super::*;
+
+    #[test]
+    fn claims_that_overlap_are_dropped_and_reported() {
+        let claim = |start, end| RangeClaim { start, end, sums: Sums::default() };
+        let kept = |claims: &[RangeClaim], foreign_ranges: &[(u64, u64)]| {
+            let (mut claims, foreign_ranges) = (claims.to_vec(), foreign_ranges.iter().copied().collect());
+            let has_dropped = drop_overlapping(&mut claims, &foreign_ranges);
+            (claims.iter().map(|claim| claim.start).collect::<Vec<_>>(), has_dropped)
+        };
+        let claims = [claim(4, 6), claim(0, 2), claim(2, 4), claim(3, 5)];
+        assert_eq!(kept(&claims[..3], &[]), (vec![0, 2, 4], false));
+        assert_eq!(kept(&claims, &[]), (vec![0, 2, 4], true), "the claim on 3..5 begins within another");
+        assert_eq!(kept(&claims[..3], &[(5, 8)]), (vec![0, 2], true), "another JVM has 5..8");
+    }
+}

@@ -7,8 +7,8 @@
 //! references retain nothing, soft and final ones do; classes are not unloaded. A word that only
 //! looks like a reference retains its object, so the result may exceed what is live. It falls short
 //! only if at this instant the only reference to an object is in a vector register or a register of
-//! a thread asleep in the kernel, or points into the object. If anything cannot be read, there is no
-//! result.
+//! a thread asleep in the kernel, or points into the object. If anything cannot be read, there is
+//! no result.
 
 use std::rc::Rc;
 use std::time::Instant;
