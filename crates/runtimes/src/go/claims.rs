@@ -1,7 +1,7 @@
 //! Classifies each byte of the heap: objects, free slots, stacks, idle spans.
 
 use super::heap::{ChunkBits, Heap, Instance, Span, SpanKind};
-use super::layout::{CHUNK_BYTES, Layout, MAX_OBJECTS, PAGE_BYTES};
+use super::layout::{CHUNK_BYTES, Layout, MAX_OBJECTS, RUNTIME_PAGE_BYTES};
 use crate::batch::PageCache;
 use crate::work;
 use strandline_claims::accumulator::{Accumulator, Class};
@@ -38,8 +38,8 @@ struct Piece<'a> {
 #[derive(Default)]
 pub struct HeapClaims {
     pub claims: Vec<RangeClaim>,
-    /// Resident bytes of spans that could not be read, and of parts that were left out for lack of
-    /// time.
+    /// Resident bytes of spans and idle memory whose bitmaps could not be read, and of parts that
+    /// were left out for lack of time.
     pub unread_bytes: u64,
 }
 
@@ -147,7 +147,7 @@ impl Claimer<'_> {
         let mut accumulator = Accumulator::new(first.start, &range_pages);
         for piece in part {
             match piece.span {
-                None if self.is_idle_known => self.claim_idle(&mut worker.pages, *piece, &mut accumulator),
+                None if self.is_idle_known => self.claim_idle(*piece, worker, &mut accumulator),
                 // It may belong to a span that was left out.
                 None => accumulator.claim_to(piece.end, Class::Unread),
                 Some(span) if span.kind == SpanKind::Manual => {
@@ -155,8 +155,7 @@ impl Claimer<'_> {
                 }
                 Some(span) => {
                     if self.claim_objects(&mut worker.pages, span, &mut accumulator).is_none() {
-                        worker.claimed.unread_bytes += self.context.resident_bytes((span.start, span.end));
-                        accumulator.claim_to(span.end, Class::Unread);
+                        self.claim_unread(span.end, worker, &mut accumulator);
                     }
                 }
             }
@@ -166,25 +165,31 @@ impl Claimer<'_> {
         (self.context.progress)(last.end - first.start);
     }
 
+    /// Claims memory up to `end` whose bitmap could not be read.
+    fn claim_unread(&self, end: u64, worker: &mut Worker<'_>, accumulator: &mut Accumulator<'_>) {
+        worker.claimed.unread_bytes += self.context.resident_bytes((accumulator.cursor(), end));
+        accumulator.claim_to(end, Class::Unread);
+    }
+
     /// Claims idle memory as returnable, except the pages that the chunk's bitmap marks in use:
-    /// processors keep these in their caches (`pageCache`). All of a chunk without a readable
-    /// bitmap counts as kept.
-    fn claim_idle(&self, pages: &mut PageCache<'_>, piece: Piece<'_>, accumulator: &mut Accumulator<'_>) {
+    /// processors keep these in their caches (`pageCache`).
+    fn claim_idle(&self, piece: Piece<'_>, worker: &mut Worker<'_>, accumulator: &mut Accumulator<'_>) {
         let mut at = piece.start;
         while at < piece.end {
             let chunk = at - at % CHUNK_BYTES;
             let end = piece.end.min(chunk + CHUNK_BYTES);
-            let Some(ChunkBits { used_pages, .. }) = self.heap.chunk_bits(pages, self.layout, chunk) else {
-                accumulator.claim_to(end, Class::Free);
+            let bits = self.heap.chunk_bits(&mut worker.pages, self.layout, chunk);
+            let Some(ChunkBits { used_pages, .. }) = bits else {
+                self.claim_unread(end, worker, accumulator);
                 at = end;
                 continue;
             };
-            let is_used = |at: u64| bits::has(&used_pages, ((at - chunk) / PAGE_BYTES) as usize);
+            let is_used = |at: u64| bits::has(&used_pages, ((at - chunk) / RUNTIME_PAGE_BYTES) as usize);
             while at < end {
                 let run_start = at;
                 let is_run_used = is_used(at);
                 while at < end && is_used(at) == is_run_used {
-                    at += PAGE_BYTES;
+                    at += RUNTIME_PAGE_BYTES;
                 }
                 let trim_end = if is_run_used { run_start } else { at };
                 accumulator.claim_free(at, run_start, trim_end);
@@ -235,6 +240,6 @@ mod tests {
         assert!(is_claimable(0, MAX_BYTES) && is_claimable(PART_BYTES, PART_BYTES + MAX_BYTES));
         assert!(!is_claimable(0, MAX_BYTES + 1));
         // The bytes before the span in its part belong to the same claim.
-        assert!(!is_claimable(PAGE_BYTES, PAGE_BYTES + MAX_BYTES));
+        assert!(!is_claimable(RUNTIME_PAGE_BYTES, RUNTIME_PAGE_BYTES + MAX_BYTES));
     }
 }

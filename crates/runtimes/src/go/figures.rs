@@ -4,7 +4,9 @@
 use std::time::Instant;
 
 use super::heap::{Heap, Instance, SpanKind};
-use super::layout::{CHUNK_BYTES, DELTA_IN_HEAP, HEAP_MINIMUM, HEAP_MINIMUM_AT_100, Layout, PAGE_BYTES};
+use super::layout::{
+    CHUNK_BYTES, DELTA_IN_HEAP, HEAP_MINIMUM, HEAP_MINIMUM_AT_100, Layout, RUNTIME_PAGE_BYTES,
+};
 use super::locate::Program;
 use crate::batch::PageCache;
 use strandline_claims::runtime::Context;
@@ -230,7 +232,7 @@ fn released_bytes(pages: &mut PageCache<'_>, layout: &Layout, heap: &Heap, deadl
             let released_idle =
                 bits.used_pages.iter().zip(bits.released_pages).map(|(used, released)| !used & released);
             released_bytes +=
-                released_idle.map(|bits| u64::from(bits.count_ones())).sum::<u64>() * PAGE_BYTES;
+                released_idle.map(|bits| u64::from(bits.count_ones())).sum::<u64>() * RUNTIME_PAGE_BYTES;
         }
     }
     Some(released_bytes)

@@ -7,7 +7,7 @@
 use super::claims;
 use super::layout::{
     ARENA_BASE, CHUNK_BYTES, CHUNK_DATA_BYTES, CHUNK_ENTRIES, Layout, MAX_OBJECTS, PAGE_ALLOC_CHUNKS,
-    PAGE_ALLOC_RANGES, PAGE_BYTES, SPAN_BYTES, SPAN_IN_USE, SPAN_MANUAL, SPAN_PAGES, SPAN_START,
+    PAGE_ALLOC_RANGES, RUNTIME_PAGE_BYTES, SPAN_BYTES, SPAN_IN_USE, SPAN_MANUAL, SPAN_PAGES, SPAN_START,
 };
 use super::locate::Program;
 use crate::batch::PageCache;
@@ -271,7 +271,7 @@ impl Heap {
 fn max_spans(context: &Context<'_>, heap: &Heap) -> u64 {
     let mappings = context.space.mappings().iter();
     let resident_bytes: u64 = mappings.map(|mapping| context.resident_bytes(mapping.range())).sum();
-    (resident_bytes / SPAN_BYTES as u64).min(heap.bytes() / PAGE_BYTES)
+    (resident_bytes / SPAN_BYTES as u64).min(heap.bytes() / RUNTIME_PAGE_BYTES)
 }
 
 /// Drops spans that overlap: neither of the two is trusted. `spans` is in address order.
@@ -360,8 +360,8 @@ impl SpanReader<'_> {
             _ => return ParsedSpan::Invalid,
         };
         let start = word(SPAN_START);
-        let end = start.saturating_add(word(SPAN_PAGES).saturating_mul(PAGE_BYTES));
-        let is_in_heap = start.is_multiple_of(PAGE_BYTES)
+        let end = start.saturating_add(word(SPAN_PAGES).saturating_mul(RUNTIME_PAGE_BYTES));
+        let is_in_heap = start.is_multiple_of(RUNTIME_PAGE_BYTES)
             && start < end
             && self.heap.contains(start, end)
             && claims::is_claimable(start, end);

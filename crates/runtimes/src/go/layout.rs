@@ -9,7 +9,7 @@
 pub const BUILD_INFORMATION_BYTES: u64 = 256;
 
 /// Bytes of a runtime page (`_PageSize`).
-pub const PAGE_BYTES: u64 = 8 << 10;
+pub const RUNTIME_PAGE_BYTES: u64 = 8 << 10;
 /// Smallest step in which the heap grows (`pallocChunkBytes`).
 pub const CHUNK_BYTES: u64 = 4 << 20;
 /// Entries of each level of `pageAlloc.chunks` (`pallocChunksL1Bits`, `pallocChunksL2Bits`).
@@ -30,7 +30,7 @@ pub const PAGE_ALLOC_CHUNKS: u64 = 0x78;
 /// `inUse.ranges` in `pageAlloc`.
 pub const PAGE_ALLOC_RANGES: u64 = 0x1_0090;
 /// Bytes of `mheap` searched for pointers: the size of the smallest known version.
-pub const HEAP_BYTES: u64 = 92_672;
+pub const MHEAP_BYTES: u64 = 92_672;
 
 /// State of a span of objects (`mSpanInUse`).
 pub const SPAN_IN_USE: u8 = 1;
@@ -43,7 +43,7 @@ pub const SPAN_PAGES: usize = 0x20;
 /// Bytes read of a span.
 pub const SPAN_BYTES: usize = 0x78;
 /// Maximum number of objects of a span.
-pub const MAX_OBJECTS: u64 = PAGE_BYTES / 8;
+pub const MAX_OBJECTS: u64 = RUNTIME_PAGE_BYTES / 8;
 
 /// Offsets for a range of versions.
 #[derive(Debug, PartialEq, Eq)]

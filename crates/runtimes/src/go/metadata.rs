@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use super::heap::{Heap, Instance};
 use super::layout::{
-    ARENA_BASE, ARENA_ENTRY_BYTES, ARENA_TABLE_BYTES, CHUNK_DATA_BYTES, CHUNK_ENTRIES, HEAP_BYTES, Layout,
+    ARENA_BASE, ARENA_ENTRY_BYTES, ARENA_TABLE_BYTES, CHUNK_DATA_BYTES, CHUNK_ENTRIES, Layout, MHEAP_BYTES,
     PAGE_ALLOC_CHUNKS, SUMMARY_LEVELS,
 };
 use crate::batch::PageCache;
@@ -39,7 +39,7 @@ const SLICE_CAPACITY: u64 = 16;
 pub struct Structures {
     /// Their ranges that have resident pages, in address order.
     pub ranges: Vec<AddressRange>,
-    /// Whether no limit and no deadline cut the search.
+    /// Whether the table of arenas is known, and no limit and no deadline cut the search.
     pub is_complete: bool,
 }
 
@@ -47,7 +47,8 @@ pub struct Structures {
 pub fn find(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) -> Structures {
     let Instance { program, layout, heap, spans } = instance;
     let mut pages = PageCache::new(memory);
-    let mut ranges = known_tables(context, &mut pages, layout, heap);
+    let arenas = pages.word(heap.address.wrapping_add(layout.arenas));
+    let mut ranges = known_tables(context, &mut pages, layout, heap, arenas);
     ranges.push(heap.span_table.range());
     let mut known_pages: BTreeSet<u64> = spans.structure_pages.iter().copied().take(MAX_PAGES).collect();
     let mut add_targets = |range: AddressRange| {
@@ -63,17 +64,19 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) 
             known_pages.len() < MAX_PAGES
         });
     };
-    add_targets(AddressRange::sized(heap.address, HEAP_BYTES));
+    add_targets(AddressRange::sized(heap.address, MHEAP_BYTES));
     if program.is_only_module {
         // Everything that its static data points to belongs to the runtime, or was mapped by the
         // program itself.
-        if let Some(arenas) = pages.word(heap.address.wrapping_add(layout.arenas)) {
+        if let Some(arenas) = arenas {
             add_targets(AddressRange::sized(arenas, ARENA_TABLE_BYTES));
         }
         add_targets(program.data);
     }
-    let mut is_complete =
-        !spans.has_left_out_structures && known_pages.len() < MAX_PAGES && Instant::now() < context.deadline;
+    let mut is_complete = arenas.is_some()
+        && !spans.has_left_out_structures
+        && known_pages.len() < MAX_PAGES
+        && Instant::now() < context.deadline;
     let known_pages = known_pages.into_iter().filter(|&page| page < USER_ADDRESS_END);
     ranges.extend(known_pages.map(|page| AddressRange::sized(page, PAGE_BYTES)));
     let ranges: RangeSet = ranges.into_iter().collect();
@@ -89,13 +92,15 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) 
     Structures { ranges: own_ranges, is_complete }
 }
 
-/// Returns the tables of known size that `mheap_` points to, until the deadline. A page that should
-/// hold their addresses and cannot be read was mostly never written: it counts as holding none.
+/// Returns the tables of known size that `mheap_` points to, until the deadline; `arenas` is the
+/// address of its table of arenas. A page that should hold their addresses and cannot be read was
+/// mostly never written: it counts as holding none.
 fn known_tables(
     context: &Context<'_>,
     pages: &mut PageCache<'_>,
     layout: &Layout,
     heap: &Heap,
+    arenas: Option<u64>,
 ) -> Vec<AddressRange> {
     let mut ranges = Vec::new();
     let mut add = |start: u64, bytes: u64| {
@@ -116,7 +121,7 @@ fn known_tables(
             add(start, CHUNK_ENTRIES * CHUNK_DATA_BYTES);
         }
     }
-    if let Some(arenas) = pages.word(heap.address.wrapping_add(layout.arenas)) {
+    if let Some(arenas) = arenas {
         add(arenas, ARENA_TABLE_BYTES);
         for &AddressRange { start, end } in &heap.ranges {
             for at in (start - start % ARENA_ENTRY_BYTES..end).step_by(ARENA_ENTRY_BYTES as usize) {
@@ -200,7 +205,7 @@ mod tests {
         let context = Context::of_image(&SecondPage, &process, &space, &resident);
         let span_table = Slice { address: 0, length: 0, capacity: 0 };
         let heap = Heap { address: 0, ranges: Vec::new(), span_table };
-        let tables = known_tables(&context, &mut PageCache::new(&SecondPage), &LAYOUTS[0], &heap);
+        let tables = known_tables(&context, &mut PageCache::new(&SecondPage), &LAYOUTS[0], &heap, None);
         let table = AddressRange::sized(TABLE, CHUNK_ENTRIES * CHUNK_DATA_BYTES);
         assert!(tables.contains(&table), "{tables:?}");
     }

@@ -33,7 +33,7 @@ use crate::programs::{Limit, Programs};
 use strandline_claims::accumulator::Class;
 use strandline_claims::allocator::RangeClaim;
 use strandline_claims::caveat::Caveat;
-use strandline_claims::facts::{Runtime, figures};
+use strandline_claims::facts::Runtime;
 use strandline_claims::range::pieces;
 use strandline_claims::reader::{Evidence, HeapKind, ReaderInfo};
 use strandline_claims::refinements::Refinements;
@@ -103,7 +103,7 @@ pub fn read(context: &Context<'_>, program: &Program, foreign_ranges: &RangeSet)
     };
     let mut reading = Reading { facts, rows: Some(&rows::BLOCKS), ..Reading::default() };
     let memory = CountingMemory::new(context.memory);
-    let is_free = |range: &AddressRange| !foreign_ranges.overlaps(*range);
+    let is_unclaimed = |range: &AddressRange| !foreign_ranges.overlaps(*range);
     let Some(layout) = program.layout() else {
         let version = program.version.as_deref().unwrap_or("of unknown version");
         let text = format!("the layout of Go {version} is not known; strandline read nothing of it");
@@ -111,7 +111,7 @@ pub fn read(context: &Context<'_>, program: &Program, foreign_ranges: &RangeSet)
         return reading;
     };
     let heap = heap::find(context, &memory, program, layout);
-    let Some(heap) = heap.filter(|heap| heap.ranges.iter().all(is_free)) else {
+    let Some(heap) = heap.filter(|heap| heap.ranges.iter().all(is_unclaimed)) else {
         let text = "Go's heap was not found: Go may not have started, or its layout differs from that of its version, or there \
                     was no time; strandline read nothing of it";
         reading.caveats.push(Caveat::new("go_heap_not_found", &program.path, None, text));
@@ -122,18 +122,19 @@ pub fn read(context: &Context<'_>, program: &Program, foreign_ranges: &RangeSet)
     let spans = heap.read_spans(context, &memory, layout);
     let instance = Instance { program, layout, heap: &heap, spans: &spans };
     let HeapClaims { claims, unread_bytes } = claims::claim(context, &memory, instance, stack_slot);
-    let idle_resident_bytes = claims.iter().map(|claim| claim.sums.releasable_bytes).sum();
+    let idle_resident_bytes: u64 = claims.iter().map(|claim| claim.sums.releasable_bytes).sum();
     reading.claims = claims;
     let structures = metadata::find(context, &memory, instance);
-    let free_ranges = structures.ranges.into_iter().filter(is_free).flat_map(pieces);
+    let structure_ranges = structures.ranges.into_iter().filter(is_unclaimed).flat_map(pieces);
     let structure_claims: Vec<RangeClaim> =
-        free_ranges.map(|range| context.claim_whole(range, Class::Metadata)).collect();
+        structure_ranges.map(|range| context.claim_whole(range, Class::Metadata)).collect();
     let structure_bytes: u64 =
         structure_claims.iter().map(|claim| claim.sums.resident.of(Class::Metadata)).sum();
     reading.claims.extend(structure_claims);
     reading.facts.read = true;
-    let mut details = Go { idle_resident_bytes, size_classes: size_classes(&spans), ..Go::default() };
+    let mut details = Go { size_classes: size_classes(&spans), ..Go::default() };
     if spans.doubts.is_empty() {
+        details.idle_resident_bytes = Some(idle_resident_bytes);
         let figures = figures::read(context, &memory, instance);
         fill_in_facts(&figures, &heap, &mut reading.facts, &mut details);
         let span_bytes = figures.in_use_bytes.saturating_add(spans.bytes(SpanKind::Manual));
@@ -156,13 +157,13 @@ fn unread_caveats(
 ) -> impl Iterator<Item = Caveat> {
     let caveat = |bytes: Option<u64>, text: &str| Caveat::new("go_unread", &program.path, bytes, text);
     let spans = (unread_bytes > 0).then(|| {
-        let text = "the bitmaps of some spans could not be read, or there was no time: these bytes count as go.unread or \
+        let text = "the bitmaps of some spans or pages could not be read, or there was no time: these bytes count as go.unread or \
                     anonymous";
         caveat(Some(unread_bytes), text)
     });
     let structures = (!has_all_structures).then(|| {
-        let text = "the runtime has more structures of its own than strandline searches for, or there was no time: the others \
-                    count as anonymous";
+        let text = "some of the runtime's own structures could not be read, or are too many, or there was no time: these count \
+                    as anonymous";
         caveat(None, text)
     });
     spans.into_iter().chain(structures)
@@ -173,19 +174,16 @@ fn fill_in_facts(heap_figures: &Figures, heap: &Heap, facts: &mut Runtime, detai
     facts.used_bytes = Some(heap_figures.alloc_bytes);
     facts.free_bytes = Some(heap_figures.in_use_bytes.saturating_sub(heap_figures.alloc_bytes));
     facts.committed_bytes = heap_figures.released_bytes.map(|released| heap.bytes().saturating_sub(released));
-    facts.own = figures(&[
-        ("HeapAlloc", heap_figures.alloc_bytes),
-        ("HeapSys", heap_figures.in_use_bytes.saturating_add(heap_figures.idle_bytes)),
-        ("HeapIdle", heap_figures.idle_bytes),
-        ("HeapInuse", heap_figures.in_use_bytes),
-    ]);
-    for (name, figure) in
-        [("HeapReleased", heap_figures.released_bytes), ("StackInuse", heap_figures.stack_bytes)]
-    {
-        if let Some(figure) = figure {
-            facts.own.insert(name.to_owned(), figure.into());
-        }
-    }
+    let own_figures = [
+        ("HeapAlloc", Some(heap_figures.alloc_bytes)),
+        ("HeapSys", Some(heap_figures.in_use_bytes.saturating_add(heap_figures.idle_bytes))),
+        ("HeapIdle", Some(heap_figures.idle_bytes)),
+        ("HeapInuse", Some(heap_figures.in_use_bytes)),
+        ("HeapReleased", heap_figures.released_bytes),
+        ("StackInuse", heap_figures.stack_bytes),
+    ];
+    let known = own_figures.into_iter().filter_map(|(name, figure)| Some((name.to_owned(), figure?.into())));
+    facts.own = known.collect();
     details.live_after_last_mark_bytes = heap_figures.marked_bytes;
     details.next_gc_bytes = heap_figures.goal_bytes;
     details.gogc_percent = heap_figures.gc_percent;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::code::Segment;
 use super::heap::{Area, Heap, is_claimable};
-use super::metaspace::{Metaspace, Space};
+use super::metaspace::Metaspace;
 use super::rows;
 use super::threads::Tlab;
 use super::trace::{Live, TracedObject};
@@ -140,20 +140,18 @@ pub fn claim_metaspace(
     palette: &mut SlotTable,
     metaspace: &Metaspace,
 ) -> Vec<RangeClaim> {
-    let free_slot = palette.add(&rows::METASPACE_FREE, None);
-    let spaces = [
-        (&metaspace.non_class_space, palette.add(&rows::METASPACE, None)),
-        (&metaspace.class_space, palette.add(&rows::CLASS_SPACE, None)),
-    ];
-    let claim_space = |(space, slot): (&Space, Option<Slot>)| {
-        let (Some(slot), Some(free_slot)) = (slot, free_slot) else { return Vec::new() };
-        let claim_range = |&range: &AddressRange| {
+    let mut claims = Vec::new();
+    let Some(free_slot) = palette.add(&rows::METASPACE_FREE, None) else { return claims };
+    for (space, row) in
+        [(&metaspace.non_class_space, &rows::METASPACE), (&metaspace.class_space, &rows::CLASS_SPACE)]
+    {
+        let Some(used_slot) = palette.add(row, None) else { continue };
+        for &range in &space.ranges {
             let pages = context.pages(range.start, range.end);
-            claim_parts(&pages, range, &space.used_ranges, slot, free_slot)
-        };
-        space.ranges.iter().map(claim_range).collect()
-    };
-    spaces.into_iter().flat_map(claim_space).collect()
+            claims.push(claim_parts(&pages, range, &space.used_ranges, used_slot, free_slot));
+        }
+    }
+    claims
 }
 
 /// Claims the code cache and the maps of its segments.
@@ -203,15 +201,36 @@ pub fn claim_card_table(
     Some(context.claim_whole((start, end), Class::Refined(palette.add(&rows::COLLECTOR, None)?)))
 }
 
-/// Sorts claims, and drops those that begin within the previous one. Returns whether it dropped
-/// any.
-pub fn drop_overlapping(claims: &mut Vec<RangeClaim>) -> bool {
+/// Sorts claims, and drops those that begin within the previous one or overlap `foreign_ranges`.
+/// Returns whether it dropped any.
+pub fn drop_overlapping(claims: &mut Vec<RangeClaim>, foreign_ranges: &RangeSet) -> bool {
     claims.sort_by_key(|claim| claim.start);
     let (mut end, count) = (0, claims.len());
     claims.retain(|claim| {
-        let is_apart = claim.start >= end;
+        let is_apart = claim.start >= end && !foreign_ranges.overlaps(claim.range());
         end = if is_apart { claim.end } else { end };
         is_apart
     });
     claims.len() < count
+}
+
+#[cfg(test)]
+mod tests {
+    use strandline_claims::accumulator::Sums;
+
+    use super::*;
+
+    #[test]
+    fn claims_that_overlap_are_dropped_and_reported() {
+        let claim = |start, end| RangeClaim { start, end, sums: Sums::default() };
+        let kept = |claims: &[RangeClaim], foreign_ranges: &[(u64, u64)]| {
+            let (mut claims, foreign_ranges) = (claims.to_vec(), foreign_ranges.iter().copied().collect());
+            let has_dropped = drop_overlapping(&mut claims, &foreign_ranges);
+            (claims.iter().map(|claim| claim.start).collect::<Vec<_>>(), has_dropped)
+        };
+        let claims = [claim(4, 6), claim(0, 2), claim(2, 4), claim(3, 5)];
+        assert_eq!(kept(&claims[..3], &[]), (vec![0, 2, 4], false));
+        assert_eq!(kept(&claims, &[]), (vec![0, 2, 4], true), "the claim on 3..5 begins within another");
+        assert_eq!(kept(&claims[..3], &[(5, 8)]), (vec![0, 2], true), "another JVM has 5..8");
+    }
 }

@@ -70,14 +70,19 @@ pub struct SegmentMap {
     pub range: AddressRange,
     /// log2 of the bytes per byte of the map.
     pub shift: u32,
-    /// Address of the map.
-    pub map: u64,
+    /// Committed range of the map.
+    pub map: AddressRange,
     /// Bytes of a block's header.
     pub header_bytes: u64,
 }
 
 /// Returns the ranges and maps of all segments.
 pub fn segment_maps(view: &View<'_>) -> Option<Vec<SegmentMap>> {
+    heaps(view)?.into_iter().map(|heap| segment_map(view, heap)).collect()
+}
+
+/// Reads the range and the map of the segment of a `CodeHeap`.
+fn segment_map(view: &View<'_>, heap: u64) -> Option<SegmentMap> {
     let used_offset = view.offset(&["HeapBlock::Header::_used"])?;
     let length_offset = view.offset(&["HeapBlock::Header::_length"])?;
     // Size of `HeapBlock`: its header, rounded up to whole words (memory/heap.hpp).
@@ -85,14 +90,10 @@ pub fn segment_maps(view: &View<'_>) -> Option<Vec<SegmentMap>> {
     if header_bytes > MAX_HEADER_BYTES {
         return None;
     }
-    let segment_map = |heap: u64| {
-        let field = |name: &str| view.field_address(heap, &[&format!("CodeHeap::{name}")]);
-        let shift = view.half_word(field("_log2_segment_size")?)?;
-        let range = committed_range(view, field("_memory")?)?;
-        let map = committed_range(view, field("_segmap")?)?.start;
-        SEGMENT_SHIFTS.contains(&shift).then_some(SegmentMap { range, shift, map, header_bytes })
-    };
-    heaps(view)?.into_iter().map(segment_map).collect()
+    let shift = view.half_field(heap, &["CodeHeap::_log2_segment_size"])?;
+    let range = committed_range(view, view.field_address(heap, &["CodeHeap::_memory"])?)?;
+    let map = committed_range(view, view.field_address(heap, &["CodeHeap::_segmap"])?)?;
+    SEGMENT_SHIFTS.contains(&shift).then_some(SegmentMap { range, shift, map, header_bytes })
 }
 
 /// Returns the segments in the JVM's order; `None` if one is inconsistent, or at the deadline.
@@ -120,14 +121,11 @@ fn committed_range(view: &View<'_>, space: u64) -> Option<AddressRange> {
 
 /// Reads the segment of a `CodeHeap`.
 fn segment(view: &View<'_>, heap: u64, deadline: Instant) -> Option<Segment> {
-    let memory = view.field_address(heap, &["CodeHeap::_memory"])?;
-    let map = view.field_address(heap, &["CodeHeap::_segmap"])?;
+    let SegmentMap { range, shift, map, .. } = segment_map(view, heap)?;
     let shift_at = view.field_address(heap, &["CodeHeap::_log2_segment_size"])?;
     let next_segment = view.word(shift_at.checked_add(NEXT_SEGMENT_DISTANCE)?)?;
     let blob_type = view.half_word(shift_at.checked_add(BLOB_TYPE_DISTANCE)?)?;
-    let shift = view.half_word(shift_at)?;
-    let range = committed_range(view, memory)?;
-    if !SEGMENT_SHIFTS.contains(&shift) || next_segment > range.len() >> shift {
+    if next_segment > range.len() >> shift {
         return None;
     }
     let end = range.start + (next_segment << shift);
@@ -135,7 +133,7 @@ fn segment(view: &View<'_>, heap: u64, deadline: Instant) -> Option<Segment> {
         range,
         name: pool_name(view, blob_type as usize),
         used_ranges: used_ranges(view, range.start, end, shift, deadline)?,
-        map: committed_range(view, map)?,
+        map,
     })
 }
 

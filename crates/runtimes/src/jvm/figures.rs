@@ -44,9 +44,8 @@ pub fn details(context: &Context<'_>, view: &View<'_>, state: &JvmState) -> Jvm 
     let (heap, live) = (&state.heap, state.live.as_ref());
     let mut kinds: BTreeMap<AreaKind, KindFigures> = BTreeMap::new();
     for (index, area) in heap.areas.iter().enumerate() {
-        let name = format!("{:?}", area.kind).to_lowercase();
-        let kind =
-            kinds.entry(area.kind).or_insert_with(|| KindFigures { kind: name, ..KindFigures::default() });
+        let no_figures = || KindFigures { kind: area.kind.name().to_owned(), ..KindFigures::default() };
+        let kind = kinds.entry(area.kind).or_insert_with(no_figures);
         kind.areas += 1;
         kind.bytes += area.end - area.start;
         kind.used_bytes += area.top - area.start;

@@ -154,7 +154,10 @@ pub fn read(
         Ok(structs) => structs,
         Err(missing) => {
             reading.facts.found_by = format!("exported tables of HotSpot in {}", program.path);
-            reading.caveats.push(incomplete_caveat(program, missing));
+            let text = format!(
+                "HotSpot's tables of its own structures are incomplete: {missing}; strandline read nothing of it"
+            );
+            reading.caveats.push(Caveat::new("jvm_unknown_version", &program.path, None, text));
             return Ok(reading);
         }
     };
@@ -218,8 +221,9 @@ fn claim_direct(census: &objects::Census, refinements: &Refinements, path: &str)
             refinements.claim(start, bytes, slot);
         }
     }
-    census.has_more_buffers.then(|| {
-        let text = "the JVM has more direct buffers than strandline keeps: the others count for the allocator's rows";
+    census.has_left_out_buffers.then(|| {
+        let text = "some of the JVM's direct buffers could not be read, or are more than strandline keeps: these count for the \
+                    allocator's rows";
         Caveat::new("jvm_part_unread", path, None, text)
     })
 }
@@ -263,9 +267,10 @@ fn claim(
         claims.extend(claims::claim_code(context, &mut reading.palette, segments));
     }
     claims.extend(claims::claim_card_table(context, view, &mut reading.palette));
-    claims.retain(|claim| claim.start < claim.end && !foreign_ranges.overlaps(claim.range()));
-    if claims::drop_overlapping(&mut claims) {
-        let text = "parts of the JVM's memory overlap: the later ones are not claimed";
+    claims.retain(|claim| claim.start < claim.end);
+    if claims::drop_overlapping(&mut claims, foreign_ranges) {
+        let text =
+            "parts of the JVM's memory overlap each other or another JVM's: the later ones are not claimed";
         reading.caveats.push(Caveat::new("jvm_damaged", path, None, text));
     }
     reading.claims = claims;
@@ -324,7 +329,8 @@ struct Objects {
     census: Option<objects::Census>,
     /// `None` if live objects were not traced.
     live: Option<trace::Live>,
-    /// Whether a trace was begun and failed.
+    /// Whether live objects could not be traced for lack of time or memory, or because something
+    /// could not be read.
     is_untraced: bool,
 }
 
@@ -341,21 +347,19 @@ fn count_and_trace(
         return Objects::default();
     }
     let headers = Headers::read(view).filter(|_| may_be_traced(context, heap));
-    let places = headers.map(|headers| {
+    let starts = headers.and_then(|headers| {
         let used = heap.areas.iter().map(|area| AddressRange::new(area.start, area.top));
-        HeapIndex::new(used, headers.alignment)
-    });
-    let starts = places.and_then(|places| {
+        let places = HeapIndex::new(used, headers.alignment);
         let bits = Bitmap::new(places.count())?;
         Some(objects::ObjectStarts { places, bits })
     });
     let census = objects::count(context, view, &heap.areas, buffers, starts.as_ref());
-    let Some(starts) = starts else { return Objects { census, ..Objects::default() } };
     // An object that was not understood may hold references.
     let complete_census = census.as_ref().filter(|census| census.unread_bytes == 0 && !census.has_moved);
-    let live =
-        complete_census.and_then(|census| trace::trace(context, view, heap, starts, census.weak_class, data));
-    let is_untraced = complete_census.is_some() && live.is_none();
+    let live = complete_census
+        .zip(starts)
+        .and_then(|(census, starts)| trace::trace(context, view, heap, starts, census.weak_class, data));
+    let is_untraced = headers.is_some() && complete_census.is_some() && live.is_none();
     Objects { census, live, is_untraced }
 }
 
@@ -365,15 +369,6 @@ fn may_be_traced(context: &Context<'_>, heap: &Heap) -> bool {
     let heap_resident_bytes: u64 = heap.areas.iter().map(|area| context.resident_bytes(area.range())).sum();
     let is_resident = used_bytes / 8 * 7 <= heap_resident_bytes.saturating_add(MAX_ABSENT_BYTES);
     !context.is_stopped && !context.may_be_swapped() && is_resident
-}
-
-/// Returns the caveat for a JVM whose description of its own structures is not all there: `missing`
-/// says what, as a clause.
-fn incomplete_caveat(program: &Program, missing: &str) -> Caveat {
-    let text = format!(
-        "HotSpot's tables of its own structures are incomplete: {missing}; strandline read nothing of it"
-    );
-    Caveat::new("jvm_unknown_version", &program.path, None, text)
 }
 
 /// Returns the caveat for a JVM that was not read.

@@ -17,7 +17,7 @@ use crate::work;
 
 /// Bytes read at once.
 const WINDOW_BYTES: usize = 256 << 10;
-/// Limit on direct buffers of one worker; [`Census::has_more_buffers`] says if there were more.
+/// Limit on direct buffers of one worker.
 const MAX_DIRECT_BUFFERS: usize = 1 << 20;
 /// Lowest two bits of the mark word of an object that has moved (`markWord::marked_value`).
 const MARKED: u8 = 3;
@@ -34,8 +34,8 @@ pub struct Census {
     /// Address of the class of weak references, if it has objects.
     pub weak_class: Option<u64>,
     pub direct_buffers: Vec<DirectBuffer>,
-    /// Whether there were more direct buffers than are kept.
-    pub has_more_buffers: bool,
+    /// Whether direct buffers are missing: those beyond the limit, or those that cannot be read.
+    pub has_left_out_buffers: bool,
     /// Whether an object has moved: a concurrent collection is under way.
     pub has_moved: bool,
 }
@@ -81,7 +81,7 @@ pub fn count(
         unread_bytes: walks.iter().map(|walk| walk.unread_bytes).sum(),
         has_moved: walks.iter().any(|walk| walk.has_moved),
         direct_buffers: walks.iter().flat_map(|walk| walk.direct_buffers.iter().copied()).collect(),
-        has_more_buffers: walks.iter().any(|walk| walk.has_more_buffers),
+        has_left_out_buffers: walks.iter().any(|walk| walk.has_left_out_buffers),
         weak_class: walks.iter().find_map(|walk| walk.classes.find_name("java.lang.ref.WeakReference")),
     };
     if unread_areas > 0 {
@@ -99,7 +99,7 @@ struct Walk<'a> {
     buffers: &'a [Tlab],
     starts: Option<&'a ObjectStarts>,
     direct_buffers: Vec<DirectBuffer>,
-    has_more_buffers: bool,
+    has_left_out_buffers: bool,
     /// Bytes that are not objects, as far as is understood.
     unread_bytes: u64,
     has_moved: bool,
@@ -126,7 +126,7 @@ impl<'a> Walk<'a> {
             buffers,
             starts,
             direct_buffers: Vec::new(),
-            has_more_buffers: false,
+            has_left_out_buffers: false,
             unread_bytes: 0,
             has_moved: false,
             deadline,
@@ -190,14 +190,13 @@ impl<'a> Walk<'a> {
     /// Adds the direct buffer that the object at `at` frees, unless it is freed already.
     fn add_direct_buffer(&mut self, at: u64) {
         let first = at.saturating_add(self.classes.headers().first_long_offset());
-        let buffer = self.view.word(first).zip(self.view.word(first.saturating_add(8)));
-        // `address` and `size`; the address is 0 once the buffer is freed.
-        let buffer = buffer.filter(|&(address, bytes)| address != 0 && bytes > 0);
-        let Some((address, bytes)) = buffer else { return };
-        if self.direct_buffers.len() < MAX_DIRECT_BUFFERS {
-            self.direct_buffers.push(DirectBuffer { address, bytes });
-        } else {
-            self.has_more_buffers = true;
+        match self.view.word(first).zip(self.view.word(first.saturating_add(8))) {
+            // `address` and `size`; the address is 0 once the buffer is freed.
+            Some((0, _) | (_, 0)) => {}
+            Some((address, bytes)) if self.direct_buffers.len() < MAX_DIRECT_BUFFERS => {
+                self.direct_buffers.push(DirectBuffer { address, bytes });
+            }
+            _ => self.has_left_out_buffers = true,
         }
     }
 

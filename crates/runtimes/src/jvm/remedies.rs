@@ -14,9 +14,6 @@ use strandline_claims::range::page_up;
 use strandline_claims::runtime::Context;
 use strandline_claims::units;
 
-/// Default of `ShenandoahGarbageThreshold`, assumed where the flag cannot be read: few programs set
-/// it.
-const DEFAULT_GARBAGE_THRESHOLD_PERCENT: u64 = 25;
 /// Free bytes of the heap from which a setting is worthwhile.
 const MIN_WORTHWHILE_BYTES: u64 = 1 << 20;
 
@@ -239,14 +236,15 @@ impl Minimum {
     }
 }
 
-/// Predicts what a full collection releases; `None` if no rule is known.
+/// Predicts what a full collection releases; `None` if no rule is known, or if a flag that decides
+/// on it cannot be read.
 fn predict(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&Live>) -> Option<Prediction> {
     // Up to JDK 17 the flag also disables requests from outside.
-    if view.has_flag("DisableExplicitGC") && view.structs.major().is_some_and(|major| major <= 17) {
+    if view.is_set("DisableExplicitGC")? && view.structs.major().is_some_and(|major| major <= 17) {
         return None;
     }
     // Such a collection does not compact: its marking decides what is released.
-    if heap.collector == "G1" && view.has_flag("ExplicitGCInvokesConcurrent") {
+    if heap.collector == "G1" && view.is_set("ExplicitGCInvokesConcurrent")? {
         return None;
     }
     let minimum = Minimum::read(view, heap.committed_bytes());
@@ -258,24 +256,19 @@ fn predict(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&
     };
     match heap.collector {
         "G1" => bounded(
-            g1_bounds(context, view, heap, traced, minimum),
+            bounds(traced, minimum, |live_bytes, fill, minimum_bytes| {
+                g1_released_bytes(context, view, heap, live_bytes, fill, minimum_bytes)
+            }),
             "G1 retains as much free heap as MaxHeapFreeRatio allows for the live objects",
         ),
         // `ShenandoahArguments::initialize` turns it off if the initial heap size is the maximum.
-        "Shenandoah" if !view.has_flag("ShenandoahUncommit") => {
+        "Shenandoah" if !view.is_set("ShenandoahUncommit")? => {
             exact(Some(0), "Shenandoah releases nothing here: the initial heap size is the maximum")
         }
         "Shenandoah" => bounded(
-            traced.map(|traced| {
-                let released = |live, minimum_bytes| {
-                    let bytes_above_minimum = heap.committed_bytes().saturating_sub(minimum_bytes);
-                    shenandoah_released_bytes(context, view, heap, live).min(bytes_above_minimum)
-                };
-                Bounds {
-                    lower_bytes: released(&traced.area_bytes, minimum.most_bytes),
-                    upper_bytes: released(&traced.certain.area_bytes, minimum.least_bytes),
-                    is_minimum_known: minimum.is_known(),
-                }
+            bounds(traced, minimum, |live_bytes, _, minimum_bytes| {
+                let bytes_above_minimum = heap.committed_bytes().saturating_sub(minimum_bytes);
+                Some(shenandoah_released_bytes(context, view, heap, live_bytes)?.min(bytes_above_minimum))
             }),
             "Shenandoah releases all of its empty regions, down to -Xms",
         ),
@@ -293,21 +286,18 @@ fn predict(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&
     }
 }
 
-/// Returns bounds for G1. Lower: everything that may be live is live, and each thread of the
-/// collection leaves one region partly full. Upper: only certainly live objects are live, and only
-/// the last region is partly full.
-fn g1_bounds(
-    context: &Context<'_>,
-    view: &View<'_>,
-    heap: &Heap,
+/// Returns bounds by the bytes that `released` computes from live bytes by area, how regions are
+/// filled, and the minimum heap size. Lower: everything that may be live is live, and each thread
+/// of the collection leaves one region partly full. Upper: only certainly live objects are live,
+/// and only the last region is partly full.
+fn bounds(
     traced: Option<&Live>,
     minimum: Minimum,
+    released: impl Fn(&[u64], Fill, u64) -> Option<u64>,
 ) -> Option<Bounds> {
     let traced = traced?;
-    let lower_bytes =
-        g1_released_bytes(context, view, heap, &traced.area_bytes, Fill::Loose, minimum.most_bytes)?;
-    let upper_bytes =
-        g1_released_bytes(context, view, heap, &traced.certain.area_bytes, Fill::Tight, minimum.least_bytes)?;
+    let lower_bytes = released(&traced.area_bytes, Fill::Loose, minimum.most_bytes)?;
+    let upper_bytes = released(&traced.certain.area_bytes, Fill::Tight, minimum.least_bytes)?;
     let upper_bytes = upper_bytes.max(lower_bytes);
     Some(Bounds { lower_bytes, upper_bytes, is_minimum_known: minimum.is_known() })
 }
@@ -325,9 +315,14 @@ enum Fill {
 /// uncommits all regions that it leaves empty. It moves live objects out of regions with a minimum
 /// share of garbage (`ShenandoahGarbageThreshold`), and packs them. `live_bytes` are those
 /// of each area.
-fn shenandoah_released_bytes(context: &Context<'_>, view: &View<'_>, heap: &Heap, live_bytes: &[u64]) -> u64 {
-    let threshold_percent =
-        view.flag("ShenandoahGarbageThreshold").unwrap_or(DEFAULT_GARBAGE_THRESHOLD_PERCENT).min(100);
+fn shenandoah_released_bytes(
+    context: &Context<'_>,
+    view: &View<'_>,
+    heap: &Heap,
+    live_bytes: &[u64],
+) -> Option<u64> {
+    let threshold_percent = view.flag("ShenandoahGarbageThreshold")?.min(100);
+    let region_bytes = heap.region_bytes?;
     let resident = |area: &Area| context.resident_bytes(area.range());
     let (mut emptied_bytes, mut moved_bytes) = (0_u64, 0_u64);
     for (area, &live) in heap.areas.iter().zip(live_bytes) {
@@ -339,9 +334,7 @@ fn shenandoah_released_bytes(context: &Context<'_>, view: &View<'_>, heap: &Heap
             moved_bytes += live;
         }
     }
-    // Shenandoah's heap always has regions (`heap/shenandoah.rs`), of a power of two.
-    let region_bytes = heap.region_bytes.unwrap_or(1);
-    emptied_bytes.saturating_sub(moved_bytes.div_ceil(region_bytes).saturating_mul(region_bytes))
+    Some(emptied_bytes.saturating_sub(moved_bytes.div_ceil(region_bytes).saturating_mul(region_bytes)))
 }
 
 /// Returns the bytes that G1 releases (`G1CollectedHeap::resize_heap_if_necessary`): what exceeds

@@ -44,7 +44,6 @@ impl Tlab {
 pub fn buffers(view: &View<'_>, deadline: Instant) -> Option<Vec<Tlab>> {
     let reserve_bytes = end_reserve_bytes(view)?;
     let buffers = read_each(&addresses(view)?, deadline, |thread| read_buffer(view, thread))?;
-    let buffers: Vec<Tlab> = buffers.into_iter().collect::<Option<_>>()?;
     let in_use = buffers.into_iter().filter(Tlab::is_in_use);
     let with_reserve = in_use.map(|buffer| Tlab { end: buffer.end.saturating_add(reserve_bytes), ..buffer });
     Some(drop_overlapping(with_reserve.collect()))
@@ -63,16 +62,13 @@ fn drop_overlapping(mut buffers: Vec<Tlab>) -> Vec<Tlab> {
     buffers
 }
 
-/// Reads something of each thread; `None` at the deadline.
-fn read_each<T>(threads: &[u64], deadline: Instant, read: impl Fn(u64) -> T) -> Option<Vec<T>> {
-    let mut results = Vec::new();
-    for chunk in threads.chunks(THREADS_AT_ONCE) {
-        if Instant::now() >= deadline {
-            return None;
-        }
-        results.extend(chunk.iter().map(|&thread| read(thread)));
-    }
-    Some(results)
+/// Reads something of each thread; `None` if it cannot be read of one, or at the deadline.
+fn read_each<T>(threads: &[u64], deadline: Instant, read: impl Fn(u64) -> Option<T>) -> Option<Vec<T>> {
+    let read_in_time = |(index, &thread): (usize, &u64)| {
+        let is_late = index.is_multiple_of(THREADS_AT_ONCE) && Instant::now() >= deadline;
+        if is_late { None } else { read(thread) }
+    };
+    threads.iter().enumerate().map(read_in_time).collect()
 }
 
 /// Returns the addresses of the Java threads (`JavaThread`), each once; `None` if some are unknown.
@@ -121,7 +117,7 @@ pub fn threads(view: &View<'_>, deadline: Instant) -> Option<Vec<Thread>> {
         let state = view.half_field(address, &["JavaThread::_thread_state"]);
         Some(Thread { address, stack: AddressRange::new(low, high), state })
     };
-    read_each(&addresses(view)?, deadline, thread)?.into_iter().collect()
+    read_each(&addresses(view)?, deadline, thread)
 }
 
 /// Returns the bytes kept free at each buffer's end, for an array that fills the rest

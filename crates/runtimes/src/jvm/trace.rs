@@ -6,8 +6,9 @@
 //! memory is read in large pieces, and the extra memory is a thirty-second of the heap. Weak
 //! references retain nothing, soft and final ones do; classes are not unloaded. A word that only
 //! looks like a reference retains its object, so the result may exceed what is live. It falls short
-//! only if at this instant the only reference to an object is in a vector register, or points into
-//! the object. If anything cannot be read, there is no result.
+//! only if at this instant the only reference to an object is in a vector register or a register of
+//! a thread asleep in the kernel, or points into the object. If anything cannot be read, there is
+//! no result.
 
 use std::rc::Rc;
 use std::time::Instant;

@@ -93,11 +93,6 @@ impl View<'_> {
         }
     }
 
-    /// Like [`View::is_set`], but false if unknown: for flags that only rule something out.
-    pub fn has_flag(&self, name: &str) -> bool {
-        self.is_set(name) == Some(true)
-    }
-
     /// Reads the value of a 64-bit flag.
     pub fn flag(&self, name: &str) -> Option<u64> {
         self.word(self.structs.flag(name)?)

@@ -168,7 +168,7 @@ impl TypeCounter {
             TypeKey::OtherLayouts => u64::MAX,
         };
         let entry = (bits.wrapping_mul(HASH_FACTOR) >> (u64::BITS - CACHE_BITS)) as usize;
-        let cached = self.cache.get(entry).copied().flatten().filter(|cached| cached.key == key);
+        let cached = self.cache[entry].filter(|cached| cached.key == key);
         let index = match cached {
             Some(cached) => cached.index,
             None => {
@@ -178,9 +178,7 @@ impl TypeCounter {
                 if index == next {
                     self.counts.push(CountedType { key, count: TypeCount::default() });
                 }
-                if let Some(cached) = self.cache.get_mut(entry) {
-                    *cached = Some(CachedIndex { key, index });
-                }
+                self.cache[entry] = Some(CachedIndex { key, index });
                 index
             }
         };

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use super::heap::DynamicSpace;
@@ -70,6 +70,14 @@ struct CopyCount {
     missing_bytes: u64,
 }
 
+/// What was not read of the target's memory while it was copied.
+pub struct CopyGaps {
+    /// Resident bytes that could not be read.
+    missing_bytes: u64,
+    /// Bytes of large objects that were not searched for zero pages in time.
+    pub unsearched_bytes: u64,
+}
+
 /// The copy, and what is still to be read from files.
 pub struct CopiedHeap {
     /// The copied pages.
@@ -80,8 +88,7 @@ pub struct CopiedHeap {
     file_parts: Vec<FilePart>,
     /// Resident memory that was copied. The memory between its ranges is that of files.
     copied_runs: RangeSet,
-    /// Resident bytes that could not be read.
-    missing_bytes: u64,
+    pub gaps: CopyGaps,
     /// Number of mappings whose file could not be opened.
     pub unopened_files: u64,
 }
@@ -145,37 +152,38 @@ impl CopyPlan {
             (context.progress)(count.bytes_read);
             count.missing_bytes
         };
-        let missing_bytes = self.copy_spans(context, &mut store.spans_mut(PAGES_AT_ONCE), &copy_span)?;
+        let gaps = self.copy_spans(context, &mut store.spans_mut(PAGES_AT_ONCE), &copy_span)?;
         let OpenedFiles { parts: file_parts, unopened_files } = self.open_files(context);
         let bytes_read = bytes_read.into_inner();
-        Some(CopiedHeap { store, bytes_read, file_parts, copied_runs: runs, missing_bytes, unopened_files })
+        Some(CopiedHeap { store, bytes_read, file_parts, copied_runs: runs, gaps, unopened_files })
     }
 
     /// Copies `spans` with all workers, then looks for zeros. `copy_span` copies one and returns
-    /// the bytes that could not be read; this returns their sum. `None` if the deadline passed.
+    /// the bytes that could not be read. `None` if not all were copied: the deadline passed, or a
+    /// thread panicked.
     fn copy_spans(
         &self,
         context: &Context<'_>,
         spans: &mut [CopiedSpan<'_>],
         copy_span: &(impl Fn(u64, &mut [u8]) -> u64 + Sync),
-    ) -> Option<u64> {
+    ) -> Option<CopyGaps> {
+        let (span_count, copied_count) = (spans.len(), AtomicUsize::new(0));
+        let searched_count = AtomicUsize::new(0);
         let missing_bytes = AtomicU64::new(0);
-        let has_deadline_passed = AtomicBool::new(false);
         let span_groups = Mutex::new(spans.chunks_mut(SPANS_AT_ONCE));
         let zero_scan_groups = Mutex::new(self.zero_scan_pages.chunks(PAGES_AT_ONCE));
         on_threads(context.workers, || {
             while let Some(group) = span_groups.lock().ok().and_then(|mut groups| groups.next()) {
                 if Instant::now() > context.deadline {
-                    has_deadline_passed.store(true, Ordering::Relaxed);
                     return;
                 }
                 for CopiedSpan { address, bytes } in group {
                     missing_bytes.fetch_add(copy_span(*address, bytes), Ordering::Relaxed);
+                    copied_count.fetch_add(1, Ordering::Relaxed);
                 }
             }
             let mut scratch = ReadBuffer::new(GC_PAGE_BYTES as usize);
             while let Some(group) = zero_scan_groups.lock().ok().and_then(|mut groups| groups.next()) {
-                // Pages that are not searched count as pages with contents.
                 if Instant::now() > context.deadline {
                     return;
                 }
@@ -183,9 +191,14 @@ impl CopyPlan {
                     // What cannot be read here is not missing: tracing does not need it.
                     copy_span(address, &mut scratch);
                 }
+                searched_count.fetch_add(group.len(), Ordering::Relaxed);
             }
         });
-        (!has_deadline_passed.into_inner()).then(|| missing_bytes.into_inner())
+        let unsearched_pages = self.zero_scan_pages.len().saturating_sub(searched_count.into_inner());
+        (copied_count.into_inner() == span_count).then(|| CopyGaps {
+            missing_bytes: missing_bytes.into_inner(),
+            unsearched_bytes: unsearched_pages as u64 * GC_PAGE_BYTES,
+        })
     }
 
     /// Opens the files behind the areas.
@@ -238,7 +251,7 @@ impl CopiedHeap {
     /// Reads from the mapped files the pages that were not resident anonymous memory. Returns the
     /// bytes that could not be read, from memory or from files.
     pub fn fill_from_files(&mut self) -> u64 {
-        let mut missing_bytes = self.missing_bytes;
+        let mut missing_bytes = self.gaps.missing_bytes;
         let runs = std::mem::take(&mut self.copied_runs);
         for CopiedSpan { address, bytes } in self.store.pages_mut() {
             let page = AddressRange::sized(address, bytes.len() as u64);

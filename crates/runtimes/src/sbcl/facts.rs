@@ -29,10 +29,11 @@ pub struct Sbcl {
     pub generations: Vec<Generation>,
     /// The spaces that the runtime keeps objects in, by address.
     pub spaces: Vec<Space>,
-    /// Resident bytes of free pages of dynamic space.
-    pub free_resident_bytes: u64,
-    /// Resident bytes of pages in use, behind their used part; with fillers if objects were traced.
-    pub waste_resident_bytes: u64,
+    /// Resident bytes of free pages of dynamic space; `None` if dynamic space was not claimed.
+    pub free_resident_bytes: Option<u64>,
+    /// Resident bytes of pages in use, behind their used part; with fillers if objects were traced;
+    /// `None` if dynamic space was not claimed.
+    pub waste_resident_bytes: Option<u64>,
     /// Whether objects were traced from the roots; if not, live and dead bytes are unknown.
     pub traced: bool,
     /// Duration of the trace, which runs after the process is resumed.
@@ -115,8 +116,9 @@ pub struct Generation {
     pub cum_sum_bytes: u64,
     /// `cum_sum_bytes` divided by `bytes_allocated_kept`: `(generation-average-age n)`.
     pub average_age: f64,
-    /// The average age from which it is collected: `(generation-minimum-age-before-gc n)`.
-    pub minimum_age: f64,
+    /// The average age from which it is collected: `(generation-minimum-age-before-gc n)`; `None`
+    /// if it is not finite, which is damage and which JSON does not have.
+    pub minimum_age: Option<f64>,
     /// The size from which it is collected: `gc_trigger`.
     pub trigger_bytes: u64,
     /// `(generation-bytes-consed-between-gcs n)`.

@@ -35,7 +35,7 @@ pub fn figures(
         gc_page_bytes: GC_PAGE_BYTES,
         open_region_bytes: regions.iter().map(|region| region.allocated_end - region.start).sum(),
         bytes_consed_between_gcs: heap.consed_between_bytes,
-        auto_gc_trigger_bytes: heap.auto_trigger_bytes,
+        auto_gc_trigger_bytes: heap.auto_trigger_bytes.filter(|&bytes| bytes != 0),
         generations: generations(heap, layout),
         spaces: all_spaces,
         ..Sbcl::default()
@@ -80,11 +80,14 @@ fn next_collections(heap: &DynamicSpace) -> Vec<NextCollection> {
     for (number, record) in heap.generations.iter().enumerate() {
         let promotes = record.collections >= record.collections_before_promotion;
         if number == 0 {
-            let missing_bytes =
-                heap.auto_trigger_bytes.map(|trigger| trigger.saturating_sub(heap.bytes_allocated));
-            let text = missing_bytes
-                .map_or_else(|| "a call of gc".to_owned(), |bytes| format!("{} more", mib(bytes)));
-            collections.push(NextCollection::new(text, missing_bytes));
+            collections.push(match heap.auto_trigger_bytes {
+                None => NextCollection::new("not known", None),
+                Some(0) => NextCollection::new("a call of gc", None),
+                Some(trigger) => {
+                    let missing_bytes = trigger.saturating_sub(heap.bytes_allocated);
+                    NextCollection::new(format!("{} more", mib(missing_bytes)), Some(missing_bytes))
+                }
+            });
             is_promoted = promotes;
             continue;
         }
@@ -128,8 +131,7 @@ fn generation(heap: &DynamicSpace, number: usize, record: &GenerationRecord, lay
         collections_before_promotion: u64::from(record.collections_before_promotion),
         cum_sum_bytes: record.cum_sum_bytes,
         average_age: record.average_age(),
-        // JSON has no infinity; an age that is not finite is damage.
-        minimum_age: if record.minimum_age.is_finite() { record.minimum_age } else { 0.0 },
+        minimum_age: Some(record.minimum_age).filter(|age| age.is_finite()),
         trigger_bytes: record.trigger_bytes,
         bytes_consed_between_gcs: record.consed_between_bytes,
         ..Generation::default()
@@ -180,6 +182,10 @@ mod tests {
             minimum_age: 0.75,
             ..GenerationRecord::default()
         };
+        for (trigger_bytes, text) in [(None, "not known"), (Some(0), "a call of gc")] {
+            let heap = DynamicSpace { auto_trigger_bytes: trigger_bytes, ..heap.clone() };
+            assert_eq!(next_collections(&heap)[0], NextCollection::new(text, None));
+        }
         let next = next_collections(&heap);
         assert_eq!(next[0], NextCollection::new("20.0 MiB more", Some(20 << 20)));
         assert_eq!(next[1], NextCollection::new("a promotion from generation 0", None));

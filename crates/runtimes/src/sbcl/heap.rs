@@ -66,7 +66,7 @@ pub struct DynamicSpace {
     pub bytes_allocated: u64,
     /// `bytes_consed_between_gcs`: bytes to allocate between two collections.
     pub consed_between_bytes: Option<u64>,
-    /// `auto_gc_trigger`: bytes in use from which on a collection starts.
+    /// `auto_gc_trigger`: bytes in use from which on a collection starts; 0 for none.
     pub auto_trigger_bytes: Option<u64>,
     /// `gencgc_oldest_gen_to_gc`: the oldest generation that is collected.
     pub oldest_to_collect: Option<u64>,
@@ -112,7 +112,7 @@ impl DynamicSpace {
             size_bytes,
             bytes_allocated: value("bytes_allocated")?,
             consed_between_bytes: program.value(memory, "bytes_consed_between_gcs"),
-            auto_trigger_bytes: program.value(memory, "auto_gc_trigger").filter(|&bytes| bytes != 0),
+            auto_trigger_bytes: program.value(memory, "auto_gc_trigger"),
             oldest_to_collect: program.value(memory, "gencgc_oldest_gen_to_gc"),
             ..Self::default()
         };
@@ -247,7 +247,7 @@ fn parse_page(entry: &[u8], layout: &Layout) -> Result<Page, ReadError> {
     let fields = half_word_at(entry, 4).ok_or_else(damaged)?;
     let used_bytes = fields & 0xffff;
     // The lowest bit is a flag; the others count bytes or words.
-    let used_bytes = if layout.used_in_bytes { used_bytes & !1 } else { (used_bytes >> 1) * 8 };
+    let used_bytes = if layout.is_used_in_bytes { used_bytes & !1 } else { (used_bytes >> 1) * 8 };
     let kind = (fields >> 16) as u8;
     let generation = (fields >> 24) as u8;
     // A page that was never used has generation 0; a freed page keeps its last one.

@@ -105,7 +105,7 @@ pub enum ObjectKind {
     FunInstance,
     /// 14 bits of payload words, and one more if it was hashed and moved; a layout as above.
     Instance,
-    /// Six words (seven in 2.1 where extended: eight).
+    /// See [`Layout::has_sizes_of_2_2`].
     Symbol,
     /// Four words.
     Fdefn,
@@ -130,7 +130,7 @@ pub enum ObjectKind {
     Array,
     /// One value that it does not keep alive, or a vector of such values if its payload is 0.
     WeakPointer,
-    /// Unused memory: see [`Layout::filler_in_upper_half`].
+    /// Unused memory; see [`Layout::has_sizes_of_2_2`].
     Filler,
 }
 
@@ -172,7 +172,7 @@ pub struct Layout {
     pub page_types: PageTypes,
     /// Whether a page's used part is counted in bytes with a flag in bit 0; if not, in words above
     /// that flag.
-    pub used_in_bytes: bool,
+    pub is_used_in_bytes: bool,
     /// Words of an allocation region (gencgc-alloc-region.h): free pointer, end, in 2.1 the last
     /// page, start.
     pub region_words: usize,
@@ -184,9 +184,10 @@ pub struct Layout {
     pub symbol_name: MaskedPointer,
     /// Word of a layout that points to the classoid.
     pub layout_classoid: MovedWord,
-    /// Whether a filler's words are counted in its header's upper half; if not, above the widetag
-    /// and without the header.
-    pub filler_in_upper_half: bool,
+    /// Whether sizes are encoded as from 2.2 on: a filler's words in its header's upper half, six
+    /// words for a symbol, two for a weak pointer to one value. In 2.1: a filler's words above the
+    /// widetag and without the header, a symbol's in its header, four for a weak pointer.
+    pub has_sizes_of_2_2: bool,
     /// `CHARACTER_WIDETAG`: an immediate, which may be the first word of a cons.
     pub character: u8,
 }
@@ -294,26 +295,26 @@ pub const LAYOUTS: [Layout; 2] = [
         first_release: Release(2, 1, 0),
         last_release: Release(2, 1, 4),
         page_types: PageTypes { mask: 7, single_object: 16, open_region: 8, unboxed: 2, code: 3 },
-        used_in_bytes: true,
+        is_used_in_bytes: true,
         region_words: 4,
         widetag_index: 0,
         vector_flags_shift: 8,
         symbol_name: MaskedPointer { word: 4, mask: u64::MAX },
         layout_classoid: MovedWord { index_before: 3, moved_in: Release(2, 5, 7), index_since: 4 },
-        filler_in_upper_half: false,
+        has_sizes_of_2_2: false,
         character: 0x49,
     },
     Layout {
         first_release: Release(2, 2, 8),
         last_release: Release(2, 6, 6),
         page_types: PageTypes { mask: 15, single_object: 16, open_region: 32, unboxed: 1, code: 7 },
-        used_in_bytes: false,
+        is_used_in_bytes: false,
         region_words: 3,
         widetag_index: 1,
         vector_flags_shift: 16,
         symbol_name: MaskedPointer { word: 5, mask: 0xffff_ffff_ffff },
         layout_classoid: MovedWord { index_before: 3, moved_in: Release(2, 5, 7), index_since: 4 },
-        filler_in_upper_half: true,
+        has_sizes_of_2_2: true,
         character: 0x51,
     },
 ];

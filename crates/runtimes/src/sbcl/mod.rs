@@ -123,7 +123,13 @@ impl FoundRuntime for Programs<locate::Program> {
 /// # Errors
 /// [`Busy`] if it is in the middle of a collection.
 pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading, Busy> {
-    let mut reading = Reading { facts: new_facts(program), ..Reading::default() };
+    let facts = Runtime {
+        name: "sbcl".to_owned(),
+        version: program.version.clone(),
+        found_by: format!("symbols of {}", program.path),
+        ..Runtime::default()
+    };
+    let mut reading = Reading { facts, ..Reading::default() };
     let Some(KnownRelease { release, layout }) = program.known_release() else {
         let version = program.version.as_deref().unwrap_or("of unknown version");
         let text = format!("the layout of SBCL {version} is not known; strandline read nothing of it");
@@ -201,6 +207,11 @@ impl HeapState<'_> {
             Err(reason) => return self.claim_by_page(&pages, figures, &reason, reading),
         };
         reading.bytes_read += copied.bytes_read;
+        if copied.gaps.unsearched_bytes > 0 {
+            let text = "there was no time to search all of SBCL's large objects for pages of zeros: the others count as objects";
+            let bytes = Some(copied.gaps.unsearched_bytes);
+            reading.caveats.push(Caveat::new("sbcl_too_slow", &self.program.path, bytes, text));
+        }
         reading.pending = Some(Box::new(PendingTrace {
             figures,
             copied,
@@ -285,16 +296,6 @@ impl HeapState<'_> {
 /// now is of no use.
 pub fn is_collecting(memory: &dyn Memory, program: &locate::Program) -> bool {
     program.value(memory, "gc_active_p").is_some_and(|active| active != 0)
-}
-
-/// Facts of an SBCL that is not read yet.
-fn new_facts(program: &locate::Program) -> Runtime {
-    Runtime {
-        name: "sbcl".to_owned(),
-        version: program.version.clone(),
-        found_by: format!("symbols of {}", program.path),
-        ..Runtime::default()
-    }
 }
 
 /// Resident bytes of dynamic space; `None` if its address is unknown.

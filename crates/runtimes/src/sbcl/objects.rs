@@ -12,8 +12,8 @@ use crate::sbcl::layout::{
 pub struct Kinds {
     by_byte: [Option<ObjectKind>; 256],
     names: [&'static str; 256],
-    /// See [`Layout::filler_in_upper_half`].
-    filler_in_upper_half: bool,
+    /// See [`Layout::has_sizes_of_2_2`].
+    has_sizes_of_2_2: bool,
     /// Position of an array's rank in its header.
     rank_shift: u32,
 }
@@ -26,7 +26,7 @@ impl Kinds {
         let mut kinds = Self {
             by_byte: [None; 256],
             names: ["cons"; 256],
-            filler_in_upper_half: layout.filler_in_upper_half,
+            has_sizes_of_2_2: layout.has_sizes_of_2_2,
             // An array's rank is in the header byte that does not hold a vector's flags.
             rank_shift: 24 - layout.vector_flags_shift,
         };
@@ -66,7 +66,7 @@ impl Kinds {
             ObjectKind::Boxed => 1 + ((payload & 0x7f_ffff) | 1),
             ObjectKind::Closure | ObjectKind::FunInstance => 1 + ((payload & 0x7fff) | 1),
             ObjectKind::Instance => 1 + (instance_slots(header) | 1),
-            ObjectKind::Symbol => 1 + if self.filler_in_upper_half { 5 } else { (payload & 0xff) | 1 },
+            ObjectKind::Symbol => 1 + if self.has_sizes_of_2_2 { 5 } else { (payload & 0xff) | 1 },
             ObjectKind::Fdefn => 4,
             ObjectKind::Code => header >> 32,
             ObjectKind::SimpleFun => return None,
@@ -80,12 +80,12 @@ impl Kinds {
             // `array_header_nwords`: seven words and the dimensions; a rank of 1 is stored as 0, 0
             // as 255.
             ObjectKind::Array => (7 + (((header >> self.rank_shift) + 1) & 0xff)).next_multiple_of(2),
-            ObjectKind::WeakPointer if self.filler_in_upper_half && payload & 0xff == 0 => {
+            ObjectKind::WeakPointer if self.has_sizes_of_2_2 && payload & 0xff == 0 => {
                 vector_words(second_word, 64, 0)?
             }
-            ObjectKind::WeakPointer if self.filler_in_upper_half => 2,
+            ObjectKind::WeakPointer if self.has_sizes_of_2_2 => 2,
             ObjectKind::WeakPointer => 4,
-            ObjectKind::Filler if self.filler_in_upper_half => header >> 32,
+            ObjectKind::Filler if self.has_sizes_of_2_2 => header >> 32,
             ObjectKind::Filler => 1 + (payload | 1),
         };
         (words > 0 && words % 2 == 0).then_some(words)
@@ -161,23 +161,16 @@ pub fn walk(store: &HeapCopy, kinds: &Kinds, run: Run, mut visit: impl FnMut(Obj
         let Some(unit) = store.unit(at) else { return at };
         let header = store.word_on_page(unit, 0);
         let Some(words) = kinds.words(header, store.word_on_page(unit, 1)) else { return at };
-        let Some(next) = words.checked_mul(8).and_then(|bytes| at.checked_add(bytes)) else { return at };
-        if next > run.end {
-            return at;
-        }
+        let next = words.checked_mul(8).and_then(|bytes| at.checked_add(bytes));
+        let Some(next) = next.filter(|&next| next <= run.end) else { return at };
         visit(Object { address: at, words, header });
         at = next;
     }
     at
 }
 
-/// Records where the objects of a run start, and returns the address where the walk ended. Runs
-/// that start on different pages share no word of bits, so threads may record them at once.
-pub fn record_starts(store: &HeapCopy, kinds: &Kinds, run: Run) -> u64 {
-    walk(store, kinds, run, |object| record_start(store, kinds, object))
-}
-
-/// Records where an object starts, unless it is a filler.
+/// Records where an object starts, unless it is a filler. Pages share no word of bits, so threads
+/// may record the objects of several runs at once.
 pub fn record_start(store: &HeapCopy, kinds: &Kinds, object: Object) {
     if kinds.kind_of(object.header) != Some(ObjectKind::Filler)
         && let Some(unit) = store.unit(object.address)

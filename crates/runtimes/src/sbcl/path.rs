@@ -118,14 +118,12 @@ impl PendingTrace {
         let words = names.kinds.words(header, store.word_on_page(unit, 1)).unwrap_or(2);
         let target = next.map(|next| store.address(next));
         let mut word = None;
-        if let Some(target) = target {
-            store.each_word(address, 0, words, |index, value| {
-                let is_link = is_pointer(value) && value & !LOWTAG_MASK == target;
-                if word.is_none() && is_link {
-                    word = Some(index);
-                }
-            });
-        }
+        store.each_word(address, 0, words, |index, value| {
+            let is_link = is_pointer(value) && target == Some(value & !LOWTAG_MASK);
+            if word.is_none() && is_link {
+                word = Some(index);
+            }
+        });
         let is_instance =
             matches!(names.kinds.kind_of(header), Some(ObjectKind::Instance | ObjectKind::FunInstance));
         let name = if is_instance { names.type_name(header >> 32) } else { None };

@@ -32,14 +32,13 @@ pub fn remedies(figures: &Sbcl) -> Vec<Remedy> {
     if released_bytes.is_some_and(|bytes| bytes < MIN_WORTHWHILE_BYTES) {
         return Vec::new();
     }
-    // If live bytes are not known, all objects may be live.
-    let live_bytes = figures.live_bytes.unwrap_or(figures.dynamic_usage_bytes);
+    let live = match figures.live_bytes {
+        Some(live_bytes) => mib(live_bytes),
+        None => format!("at most {}", mib(figures.dynamic_usage_bytes)),
+    };
     let advice = "(sb-ext:gc :full t) in the program after its peak, or from a REPL it serves (Swank, Slynk); \
                   it cannot be requested safely from outside";
-    let cost = format!(
-        "all Lisp threads wait while the collector copies or scans {} of live objects",
-        mib(live_bytes)
-    );
+    let cost = format!("all Lisp threads wait while the collector copies or scans {live} of live objects");
     let collection = Remedy::advice("sbcl_full_gc", released_bytes, advice, &cost);
     let settings = Remedy::setting(
         "sbcl_generations",

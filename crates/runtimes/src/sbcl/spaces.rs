@@ -255,8 +255,8 @@ impl Slots {
 
     /// Fills in the resident bytes of dynamic space without objects.
     pub fn fill_in_unused(&self, sums: &Sums, figures: &mut Sbcl) {
-        figures.free_resident_bytes = sums.resident.of(Class::Refined(self.free));
-        figures.waste_resident_bytes = sums.resident.of(Class::Refined(self.waste));
+        figures.free_resident_bytes = Some(sums.resident.of(Class::Refined(self.free)));
+        figures.waste_resident_bytes = Some(sums.resident.of(Class::Refined(self.waste)));
     }
 }
 

@@ -1,7 +1,6 @@
 //! Traces the copy once the target runs again, and claims live and dead objects.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use super::census::{self, Census, CensusContext, Counted, Tallies, Tally, TypeCount, TypeKey};
@@ -26,7 +25,7 @@ use strandline_claims::range::RangePages;
 use strandline_claims::runtime::{FinishContext, Pending, Reading};
 use strandline_claims::units::{bytes, counted};
 use strandline_process::range::AddressRange;
-use strandline_process::work::on_threads;
+use strandline_process::work::in_order;
 
 /// Types reported by dead bytes, and by live ones.
 const MAX_TYPES: usize = 50;
@@ -58,11 +57,13 @@ impl Pending for PendingTrace {
         progress("tracing SBCL's objects", 0, 3);
         let missing_bytes = self.copied.fill_from_files();
         if missing_bytes > 0 || self.copied.unopened_files > 0 {
-            self.claim_by_page(missing_bytes, reading);
-            return;
+            let files = counted(self.copied.unopened_files, "file");
+            return self.claim_by_page(&format!("{}, {files}", bytes(missing_bytes)), reading);
         }
         let kinds = Kinds::new(self.layout);
-        let pinned = self.mark(&kinds, workers);
+        let Some(pinned) = self.mark(&kinds, workers) else {
+            return self.claim_by_page("a thread of strandline failed", reading);
+        };
         progress("tracing SBCL's objects", 2, 3);
         let Some(slots) = Slots::new(reading, &rows::LIVE) else { return };
         let Counted { census, claims } = match self.count(&kinds, &pinned, &slots, workers) {
@@ -78,6 +79,9 @@ impl Pending for PendingTrace {
         slots.fill_in_unused(&sums, &mut figures);
         reading.facts.types = self.fill_figures(&mut figures, &census, &pinned, &kinds);
         match path_to.map(|name| self.path_to_root(name, &kinds)) {
+            Some(Ok(None)) if census.damage_address.is_some() => {
+                figures.no_path = Some("parts of the heap are damaged and may hold one".to_owned());
+            }
             Some(Ok(path)) => figures.path = path,
             Some(Err(reason)) => figures.no_path = Some(reason.to_owned()),
             None => {}
@@ -96,11 +100,12 @@ impl Pending for PendingTrace {
 }
 
 impl PendingTrace {
-    /// Records where objects start, and marks what is reachable from the roots.
-    fn mark(&mut self, kinds: &Kinds, workers: usize) -> PinnedSet {
+    /// Records where objects start, and marks what is reachable from the roots. `None` if a thread
+    /// panicked.
+    fn mark(&mut self, kinds: &Kinds, workers: usize) -> Option<PinnedSet> {
         self.copied.store.make_bits();
         let store = &self.copied.store;
-        let unread = record_all_starts(store, kinds, &self.runs, workers);
+        let unread = record_all_starts(store, kinds, &self.runs, workers)?;
         for space in &self.spaces {
             objects::walk_space(store, kinds, space, |object| objects::record_start(store, kinds, object));
         }
@@ -112,7 +117,7 @@ impl PendingTrace {
             visit_unread(store, &mut tracer, range);
         }
         tracer.run();
-        tracer.into_pinned()
+        Some(tracer.into_pinned())
     }
 
     /// Counts all objects, and claims all of dynamic space.
@@ -216,13 +221,11 @@ impl PendingTrace {
         AfterCollection { usage_bytes, resident_bytes }
     }
 
-    /// Claims dynamic space by page, because parts of the copy are missing.
-    fn claim_by_page(&mut self, missing_bytes: u64, reading: &mut Reading) {
+    /// Claims dynamic space by page, because of `reason` not all objects are known.
+    fn claim_by_page(&mut self, reason: &str, reading: &mut Reading) {
         let text = format!(
-            "parts of the memory with SBCL's objects could not be read ({}, {}): live and dead objects are not \
-             distinguished",
-            bytes(missing_bytes),
-            counted(self.copied.unopened_files, "file")
+            "parts of the memory with SBCL's objects could not be read ({reason}): live and dead objects are not \
+             distinguished"
         );
         let affected_bytes = Some(self.heap.bytes_allocated);
         reading.caveats.push(Caveat::new("sbcl_core_not_read", &self.program_path, affected_bytes, text));
@@ -272,23 +275,23 @@ fn visit_unread(store: &HeapCopy, tracer: &mut Tracer<'_>, range: AddressRange) 
     }
 }
 
-/// Records the starts of all objects of dynamic space. Returns the ranges that could not be walked.
-fn record_all_starts(store: &HeapCopy, kinds: &Kinds, runs: &[Run], workers: usize) -> Vec<AddressRange> {
-    let next = AtomicUsize::new(0);
+/// Records the starts of all objects of dynamic space. Returns the ranges that could not be walked;
+/// `None` if a thread panicked, so that starts are missing.
+fn record_all_starts(
+    store: &HeapCopy,
+    kinds: &Kinds,
+    runs: &[Run],
+    workers: usize,
+) -> Option<Vec<AddressRange>> {
     let chunks: Vec<&[Run]> = runs.chunks(census::RUNS_AT_ONCE).collect();
-    let unread_ranges = on_threads(workers, || {
-        let mut unread_ranges = Vec::new();
-        while let Some(chunk) = chunks.get(next.fetch_add(1, Ordering::Relaxed)) {
-            for run in *chunk {
-                let end = objects::record_starts(store, kinds, *run);
-                if end < run.end {
-                    unread_ranges.push(AddressRange::new(end, run.end));
-                }
-            }
-        }
-        unread_ranges
+    let unread_range = |run: &Run| {
+        let end = objects::walk(store, kinds, *run, |object| objects::record_start(store, kinds, object));
+        (end < run.end).then_some(AddressRange::new(end, run.end))
+    };
+    let unread_ranges = in_order(chunks.len(), workers, |index| {
+        Some(chunks.get(index)?.iter().filter_map(unread_range).collect::<Vec<_>>())
     });
-    unread_ranges.concat()
+    Some(unread_ranges.into_iter().collect::<Option<Vec<_>>>()?.concat())
 }
 
 /// Counts by type.

@@ -43,6 +43,20 @@ pub enum AreaKind {
     Free,
 }
 
+impl AreaKind {
+    /// Its name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Eden => "eden",
+            Self::Survivor => "survivor",
+            Self::Old => "old",
+            Self::Humongous => "humongous",
+            Self::Archive => "archive",
+            Self::Free => "free",
+        }
+    }
+}
+
 /// A committed part of the heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Area {
@@ -165,7 +179,8 @@ pub fn read(context: &Context<'_>, view: &View<'_>) -> Result<Heap, HeapError> {
         return Err(HeapError::Collecting);
     }
     let major = view.structs.major().ok_or(HeapError::Unknown)?;
-    let is_in_use = |collector: &&Collector| major >= collector.first_major && view.has_flag(collector.flag);
+    let is_in_use =
+        |collector: &&Collector| major >= collector.first_major && view.is_set(collector.flag) == Some(true);
     let collector = COLLECTORS.iter().find(is_in_use).ok_or(HeapError::Unknown)?;
     let error = || if Instant::now() < context.deadline { HeapError::Damaged } else { HeapError::Late };
     (collector.read)(context, view, heap).and_then(Heap::checked).ok_or_else(error)

@@ -28,7 +28,7 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
     let may_have_generations =
         view.structs.major().is_some_and(|major| major >= FIRST_VERSION_WITH_GENERATIONS);
     let has_generations = may_have_generations
-        && (view.structs.flag("ZGenerational").is_none() || view.has_flag("ZGenerational"));
+        && (view.structs.flag("ZGenerational").is_none() || view.is_set("ZGenerational")?);
     // JDK 21 to 23 have two ZGCs: names of the one without generations have X for Z.
     let name = |name: &str| match may_have_generations && !has_generations {
         true => name.replace('Z', "X"),
@@ -49,13 +49,8 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
     } else {
         vec![Pool::new("ZHeap", view.word(used_at)?, committed)]
     };
-    let views: Vec<AddressRange> = context
-        .space
-        .mappings()
-        .iter()
-        .filter(|mapping| is_view(mapping))
-        .map(|mapping| mapping.range())
-        .collect();
+    let mappings = context.space.mappings().iter();
+    let views: Vec<AddressRange> = mappings.filter(|mapping| is_view(mapping)).map(Mapping::range).collect();
     let shared = Granules::new(view, heap, &name)?.shared_ranges(context, &views);
     // With generations there is one view; without, one per pointer colour.
     let times_mapped = (!has_generations).then_some(POINTER_COLOURS);
@@ -138,8 +133,9 @@ impl<'a> Granules<'a> {
     /// known.
     fn shared_ranges(&self, context: &Context<'_>, views: &[AddressRange]) -> SharedRanges {
         let mut ranges = SharedRanges::default();
-        let is_swapped = context.may_be_swapped();
-        let is_empty = |at: u64| !is_swapped && is_process_memory(context.space, at, at.saturating_add(8));
+        let may_be_swapped = context.may_be_swapped();
+        let is_empty =
+            |at: u64| !may_be_swapped && is_process_memory(context.space, at, at.saturating_add(8));
         let mut is_late = false;
         for AddressRange { start, end } in views.iter().flat_map(|&view| context.shared_runs(view)) {
             let mut at = start;
@@ -192,7 +188,7 @@ fn push(ranges: &mut Vec<AddressRange>, start: u64, end: u64) {
 
 /// Returns the committed bytes: from JDK 25 on, each NUMA node has a part (`ZPerNUMA<ZPartition>`).
 fn committed_of_partitions(view: &View<'_>, allocator: u64) -> Option<u64> {
-    let count = view.static_half_field(&["ZNUMA::_count"])?.clamp(1, MAX_NODES);
+    let count = view.static_half_field(&["ZNUMA::_count"]).filter(|&count| count <= MAX_NODES)?.max(1);
     let first = view.field(
         view.field_address(allocator, &["ZPageAllocator::_partitions"])?,
         &["ZPerNUMAZPartition::_addr"],

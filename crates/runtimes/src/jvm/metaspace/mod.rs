@@ -17,8 +17,6 @@ use super::heap::is_claimable;
 use super::layout::{METASPACE_AFTER_LOADER, METASPACE_ARENAS};
 use super::view::View;
 
-/// Limit on class loaders.
-const MAX_LOADERS: usize = 1 << 18;
 /// Limit on class loaders and chunks together.
 const MAX_VISITED: usize = 1 << 21;
 /// Limit on nodes of a space.
@@ -113,10 +111,8 @@ impl Metaspace {
         // the loader.
         let mut loaders: HashMap<u64, LoaderShare> = HashMap::new();
         let mut at = view.static_field(&["ClassLoaderDataGraph::_head"])?;
-        let mut count = 0;
-        while at != 0 && !reader.visited.contains(&at) {
-            count += 1;
-            reader.visit(at).filter(|()| count <= MAX_LOADERS)?;
+        while at != 0 {
+            reader.visit(at)?;
             let loader = view.field_address(at, &["ClassLoaderData::_class_loader"])?;
             let metaspace_at = loader.checked_add(METASPACE_AFTER_LOADER)?;
             // A loader without classes has no metaspace.

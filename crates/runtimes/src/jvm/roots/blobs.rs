@@ -81,14 +81,11 @@ impl<'a> Blobs<'a> {
     fn blob_start(&self, segment: &SegmentMap, pc: u64) -> Option<u64> {
         let mut index = (pc - segment.range.start) >> segment.shift;
         for _ in 0..MAX_STEPS {
-            match self.view.byte(segment.map.checked_add(index)?)? {
+            match self.view.byte(segment.map.start.checked_add(index)?)? {
                 FREE_SEGMENT => return None,
                 0 => {
-                    return segment
-                        .range
-                        .start
-                        .checked_add(index << segment.shift)?
-                        .checked_add(segment.header_bytes);
+                    let block = segment.range.start.checked_add(index << segment.shift)?;
+                    return block.checked_add(segment.header_bytes);
                 }
                 distance => index = index.checked_sub(u64::from(distance))?,
             }

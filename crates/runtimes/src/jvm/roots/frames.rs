@@ -5,6 +5,7 @@
 //! compiled frames have maps. Where C++ called Java code, the call contains the previous Java frame
 //! (`JavaCallWrapper`). Layouts: frame_x86.hpp of JDK 17 and 25.
 
+use strandline_process::range::AddressRange;
 use strandline_process::stacks::ThreadFacts;
 
 use super::blobs::Blobs;
@@ -14,7 +15,6 @@ use crate::batch::PageCache;
 use crate::jvm::shapes::OopFormat;
 use crate::jvm::threads::Thread;
 use crate::jvm::view::View;
-use strandline_process::range::AddressRange;
 
 /// `frame::interpreter_frame_sender_sp_offset`, negated.
 const SENDER_SP_BELOW_FP_WORDS: u64 = 1;

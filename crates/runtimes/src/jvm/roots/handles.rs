@@ -48,7 +48,7 @@ const LOCAL_BLOCK_HANDLES: usize = 32;
 const POP_FRAME_LINK_AFTER_NEXT: u64 = 16;
 /// Limit on bytes of a `LockStack`: HotSpot's has eight places, but the process controls the size.
 const MAX_LOCK_STACK_BYTES: u64 = 64 * 8;
-/// Largest chunk of an `Arena` that is read.
+/// Limit on bytes of a chunk of an `Arena`.
 const MAX_ARENA_BYTES: u64 = 16 << 20;
 /// Limit on bytes of a `Thread`.
 const MAX_THREAD_BYTES: u64 = 16 << 10;
@@ -271,7 +271,7 @@ fn add_handle_area(view: &View<'_>, thread: u64, roots: &mut PreciseRoots) -> Op
     let (mut chunk, mut links) = (area.first, 0);
     while chunk != 0 && links < MAX_LINKS {
         roots.check_limits()?;
-        let length = view.word(chunk.checked_add(8)?)?.min(MAX_ARENA_BYTES);
+        let length = view.word(chunk.checked_add(8)?).filter(|&bytes| bytes <= MAX_ARENA_BYTES)?;
         let from = chunk.checked_add(area.header_bytes)?;
         let to = if chunk == area.current { area.mark } else { from.checked_add(length)? };
         roots.add_words(from, to, |at| view.word(at))?;
@@ -322,8 +322,8 @@ impl Arena {
 }
 
 /// Returns the storages of handles (`OopStorage`), none without an entry for the global one; `None`
-/// if that cannot be read. The address of the global one has an entry; in
-/// static data, the addresses of the others are beside it (`OopStorageSet::_storages`,
+/// if that cannot be read. The address of the global one has an entry; in static data, the
+/// addresses of the others are beside it (`OopStorageSet::_storages`,
 /// gc/shared/oopStorageSet.hpp).
 pub fn storages(context: &Context<'_>, view: &View<'_>, data: AddressRange) -> Option<Vec<u64>> {
     let Some(entry) = view.address(&["JNIHandles::_global_handles"]) else { return Some(Vec::new()) };
