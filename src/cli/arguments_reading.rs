@@ -59,7 +59,9 @@ pub fn rows(text: &str) -> Result<Rows, String> {
 /// Parses a time like [`plan::duration`], or 0.
 pub(super) fn duration_or_none(text: &str) -> Result<Duration, String> {
     let number = text.trim_end_matches(|c: char| c.is_alphabetic());
-    if number.parse::<f64>() == Ok(0.0) { Ok(Duration::ZERO) } else { plan::duration(text) }
+    let unit = text.strip_prefix(number).unwrap_or_default();
+    let is_none = number.parse::<f64>() == Ok(0.0) && plan::duration(&format!("1{unit}")).is_ok();
+    if is_none { Ok(Duration::ZERO) } else { plan::duration(text) }
 }
 
 #[cfg(test)]

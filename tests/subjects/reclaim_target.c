@@ -9,6 +9,10 @@
  *   deep            its only thread waits in pause with 160 KiB of locals, of which it has written
  *                   none: the kernel has not mapped more of its stack
  *   deep limited    the same, and its stack may not grow further
+ *   deep locked     the same as deep, with all its memory locked
+ *   deep guarded    the same as deep, with a guard right below its stack
+ *   deep blocked    the same as deep, with its own data there; at the end of standard input it
+ *                   prints how many bytes of them have changed
  *   coroutine       its only thread runs on memory from malloc
  *   alternate       its only thread is in a signal handler on an alternate stack
  *   wait CALL       waits in CALL; prints "EINTR" when a SIGUSR1 handler ended it, "done" when CALL
@@ -141,15 +145,42 @@ static int tiny(void) {
     return 0;
 }
 
-static int deep(int is_limited) {
+/* Start of the mapping of the main stack. */
+static char *stack_start(void) {
+    char line[512];
+    unsigned long start = 0, now;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (fgets(line, sizeof line, maps))
+        if (strstr(line, "[stack]") && sscanf(line, "%lx", &now) == 1) start = now;
+    fclose(maps);
+    return (char *)start;
+}
+
+static int deep(const char *with) {
+    enum { BYTES = 1 << 20 };
     volatile char locals[160 << 10];
     __asm__ volatile("" : : "r"(locals) : "memory");
-    struct rlimit limit;
-    getrlimit(RLIMIT_STACK, &limit);
-    limit.rlim_cur = 4096;
-    if (is_limited) setrlimit(RLIMIT_STACK, &limit);
+    char *start = stack_start();
+    if (strcmp(with, "limited") == 0) {
+        struct rlimit limit;
+        getrlimit(RLIMIT_STACK, &limit);
+        limit.rlim_cur = 4096;
+        setrlimit(RLIMIT_STACK, &limit);
+    } else if (strcmp(with, "locked") == 0) {
+        if (mlockall(MCL_CURRENT | MCL_FUTURE)) return 3;
+    } else if (strcmp(with, "guarded") == 0 || strcmp(with, "blocked") == 0) {
+        int protection = strcmp(with, "blocked") == 0 ? PROT_READ | PROT_WRITE : PROT_NONE;
+        int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+        if (mmap(start - BYTES, BYTES, protection, flags, -1, 0) == MAP_FAILED) return 3;
+        if (protection != PROT_NONE) memset(start - BYTES, 0x5a, BYTES);
+    }
     ready();
-    while (pause() == -1) continue;
+    char byte;
+    while (read(0, &byte, 1) > 0) continue;
+    long changed = 0;
+    if (strcmp(with, "blocked") == 0)
+        for (long i = 0; i < BYTES; i++) changed += start[i - BYTES] != 0x5a;
+    printf("%ld\n", changed);
     return 0;
 }
 
@@ -321,7 +352,7 @@ int main(int argc, char **argv) {
     if (strcmp(what, "seccomp") == 0) return filtered(put_deadly_filter);
     if (strcmp(what, "filtered") == 0) return filtered(put_container_filter);
     if (strcmp(what, "tiny") == 0) return tiny();
-    if (strcmp(what, "deep") == 0) return deep(argc > 2);
+    if (strcmp(what, "deep") == 0) return deep(more);
     if (strcmp(what, "coroutine") == 0) return coroutine();
     if (strcmp(what, "alternate") == 0) return alternate();
     if (strcmp(what, "wait") == 0) return wait_in(more, argc > 3 ? argv[3] : NULL);

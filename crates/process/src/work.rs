@@ -8,13 +8,13 @@ use std::time::Instant;
 const MAX_WORKERS: usize = 64;
 
 /// Runs `work` on `workers` threads, this one included, or on as many as the system allows, and
-/// returns the results, without those of threads that panicked.
+/// returns the results. Passes on a panic.
 pub fn on_threads<S: Send>(workers: usize, work: impl Fn() -> S + Sync) -> Vec<S> {
     std::thread::scope(|scope| {
         let start = |_| std::thread::Builder::new().spawn_scoped(scope, &work).ok();
         let other_threads: Vec<_> = (1..workers.clamp(1, MAX_WORKERS)).map_while(start).collect();
         let own_result = work();
-        let other_results = other_threads.into_iter().filter_map(|thread| thread.join().ok());
+        let other_results = other_threads.into_iter().map(result_of);
         std::iter::once(own_result).chain(other_results).collect()
     })
 }

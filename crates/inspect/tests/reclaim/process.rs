@@ -105,8 +105,12 @@ fn processes_without_a_provably_safe_call_are_refused() {
     let tiny = refused(&in_vfork().0);
     assert!(tiny.contains("1 in an uninterruptible sleep"), "{tiny}");
     assert!(tiny.contains("1 with too little stack left"), "{tiny}");
-    let limited = refused(&Subject::start("reclaim_target", &["deep", "limited"]));
-    assert!(limited.contains("1 with too little stack left"), "{limited}");
+    for with in ["limited", "locked", "guarded", "blocked"] {
+        let subject = Subject::start("reclaim_target", &["deep", with]);
+        let text = refused(&subject);
+        assert!(text.contains("1 with too little stack left"), "{with}: {text}");
+        assert_eq!(subject.finish().0.trim(), "0", "{with}: bytes changed");
+    }
     assert!(refusal("coroutine").contains("on a stack that is not the thread's own"));
     assert!(refusal("alternate").contains("on a stack that is not the thread's own"));
 }
@@ -117,6 +121,7 @@ fn a_main_thread_whose_stack_can_still_grow_makes_the_call() {
     subject.settle(subject.pid());
     subject.trim(1, None).unwrap();
     subject.settle(subject.pid());
+    assert_eq!(subject.finish().1.code(), Some(0));
 }
 
 #[test]

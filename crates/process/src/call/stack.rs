@@ -7,7 +7,7 @@ use strandline_sys::ptrace::{self, Registers};
 use strandline_sys::rseq;
 
 use super::{frame, inject};
-use crate::map::AddressSpace;
+use crate::map::{AddressSpace, Mapping};
 use crate::memory::{Memory, word_at};
 use crate::stacks::{self, Stack, ThreadFacts};
 use crate::target::budget;
@@ -44,20 +44,25 @@ pub fn has_room(tracee: &Tracee<'_>, space: &AddressSpace, stack: &Stack, bytes:
     stack.stack_pointer - stack.low >= bytes || extend(tracee, space, stack, bytes)
 }
 
-/// Has the kernel extend the main thread's stack; false if `stack` is not that, or its limits do
-/// not permit it.
+/// Has the kernel extend the main thread's stack; false if `stack` is not that, its limits do not
+/// permit it, or other memory is in the way.
 fn extend(tracee: &Tracee<'_>, space: &AddressSpace, stack: &Stack, bytes: u64) -> bool {
-    let mapping = space.find(stack.stack_pointer).filter(|mapping| mapping.name == "[stack]");
+    let process = tracee.process;
+    let is_main = |mapping: &&Mapping| mapping.name == "[stack]";
+    let mapping = space.find(stack.stack_pointer).filter(is_main);
     let Some((mapping, low)) = mapping.zip(stack.stack_pointer.checked_sub(bytes)) else { return false };
-    // The kernel would apply the tracer's limits.
+    // The kernel would apply the tracer's limits. Old kernels populate locked memory.
+    let is_locked = process.status().map_or(true, |status| status.locked_bytes != Some(0));
+    let has_space_limit = budget::soft_limit(process, "Max address space").is_some();
     let is_within = |limit: u64| mapping.end - low <= limit;
-    let has_space_limit = budget::soft_limit(tracee.process, "Max address space").is_some();
-    if has_space_limit || !budget::soft_limit(tracee.process, "Max stack size").is_none_or(is_within) {
+    if is_locked || has_space_limit || !budget::soft_limit(process, "Max stack size").is_none_or(is_within) {
         return false;
     }
-    // A read through ptrace extends a stack on all kernels (mm/memory.c, __access_remote_vm). It
-    // makes no page resident.
-    ptrace::peek(tracee.tid, low & !7).is_ok()
+    // A read through ptrace extends a stack on all kernels (mm/memory.c, __access_remote_vm), and
+    // makes no page resident. It also succeeds in another mapping, such as a guard.
+    let extended = ptrace::peek(tracee.tid, low & !7).is_ok().then(|| process.address_space().ok()).flatten();
+    let stack_now = extended.as_ref().and_then(|space| space.find(low)).filter(is_main);
+    stack_now.is_some_and(|mapping| mapping.contains(stack.stack_pointer))
 }
 
 /// Whether a thread's stack may contain a signal frame. It begins with the address of a return from
