@@ -348,7 +348,7 @@ fn read_and_log(
             if let Some(runs) = read.counted_runs.as_ref().filter(|runs| !log.counted_runs.contains(runs)) {
                 log.counted_runs.push(runs.clone());
             }
-            if !log.reads.contains(&read) {
+            if !log.has_unlisted_reads && !log.reads.contains(&read) {
                 if log.reads.len() < MAX_LISTED_READS {
                     log.reads.push(read);
                 } else {

@@ -141,13 +141,30 @@ impl<'s> Extractor<'s> {
 #[derive(Default)]
 struct RecordingContents {
     marks: Vec<Mark>,
-    /// Time from which marks may be missing between these marks; `None` if none is missing.
-    marks_lost_us: Option<u64>,
+    lost_marks: Vec<LostMarks>,
     ledgers: Vec<Ledger>,
-    /// Whether there may be further ledgers: the maximum was reached, or one was not taken or read.
+    /// Whether the file may have further ledgers: the maximum was reached, or it is damaged.
     has_more_ledgers: bool,
-    /// Whether the end of a process was not watched, so that its ledger at exit is missing.
-    lacks_exit_ledgers: bool,
+    /// Whether a ledger was not taken, or the end of a process was not watched.
+    lacks_ledgers: bool,
+    /// The peak RSS of each process in KiB, if it is known.
+    high_water_kib: BTreeMap<u32, Option<u64>>,
+}
+
+/// Marks that may be missing.
+struct LostMarks {
+    /// Time from which they may be missing.
+    since_us: u64,
+    /// The text that quotes the name of the only one; `None` if any may be missing.
+    text: Option<String>,
+}
+
+impl LostMarks {
+    /// Whether a mark of this name may be missing before `at_us`.
+    fn may_precede(&self, name: &str, at_us: u64) -> bool {
+        let is_named = |text: &String| text.contains(&format!("{name:?}"));
+        self.since_us <= at_us && self.text.as_ref().is_none_or(is_named)
+    }
 }
 
 impl RecordingContents {
@@ -157,7 +174,15 @@ impl RecordingContents {
         let Ok(mut reader) = Reader::open(path) else { return contents };
         loop {
             match reader.next_record() {
-                Ok(Some(Record::Caveat(record))) => contents.note_loss(&record.caveat.code, record.at_us),
+                Ok(Some(Record::Caveat(record))) => {
+                    contents.note_loss(&record.caveat.code, &record.caveat.text, record.at_us);
+                }
+                Ok(Some(Record::Process(start))) => {
+                    contents.high_water_kib.entry(start.process).or_default();
+                }
+                Ok(Some(Record::ProcessEnd(end))) => {
+                    contents.high_water_kib.insert(end.process, end.high_water_kib);
+                }
                 Ok(Some(Record::Mark(mark))) if contents.marks.len() < MAX_MARKS => {
                     contents.marks.push(*mark);
                 }
@@ -177,56 +202,73 @@ impl RecordingContents {
                 }
             }
         }
-        reader.caveats().iter().for_each(|caveat| contents.note_loss(&caveat.code, 0));
+        reader.caveats().iter().for_each(|caveat| contents.note_loss(&caveat.code, &caveat.text, 0));
         contents
     }
 
-    /// Notes what is lost according to a caveat with this `code`, from the time `at_us` on.
-    fn note_loss(&mut self, code: &str, at_us: u64) {
-        let marks_lost_us = match code {
-            "recording_lost" | "mark_without_sample" => Some(at_us),
-            // The caveat comes at the end of the recording.
-            "marks_dropped" => Some(0),
+    /// Notes what is missing according to a caveat with this `code` and `text`, of the time `at_us`.
+    fn note_loss(&mut self, code: &str, text: &str, at_us: u64) {
+        match code {
+            "mark_without_sample" => {
+                self.lost_marks.push(LostMarks { since_us: at_us, text: Some(text.to_owned()) });
+            }
             // What precedes the torn end is whole.
-            "recording_torn" => None,
-            _ => code.starts_with("recording_").then_some(0),
-        };
-        self.marks_lost_us = self.marks_lost_us.into_iter().chain(marks_lost_us).min();
-        self.has_more_ledgers |= code == "ledger_failed" || code.starts_with("recording_");
-        self.lacks_exit_ledgers |= code == "not_watched";
+            "recording_torn" => {}
+            // The caveat comes after the loss.
+            _ if code == "marks_dropped" || code.starts_with("recording_") => {
+                self.lost_marks.push(LostMarks { since_us: 0, text: None });
+            }
+            _ => {}
+        }
+        self.has_more_ledgers |= code.starts_with("recording_");
+        self.lacks_ledgers |= matches!(code, "ledger_failed" | "not_watched");
     }
 
     /// The mark; `None` also if one of the same name before it may be lost.
     fn mark(&self, MarkOccurrence { name, index }: &MarkOccurrence) -> Option<&Mark> {
         let mark = self.marks.iter().filter(|mark| mark.name == *name).nth(*index)?;
-        self.marks_lost_us.is_none_or(|lost_us| mark.at_us < lost_us).then_some(mark)
+        (!self.lost_marks.iter().any(|lost| lost.may_precede(name, mark.at_us))).then_some(mark)
     }
 
-    /// The ledger at a mark, at exit or at the peak; at exit and peak that of the process with the
-    /// most memory, which is unknown if there may be further ledgers.
+    /// The ledger at a mark, at exit or at the peak.
     fn ledger(&self, occurrence: &MarkOccurrence) -> Option<&Ledger> {
-        let at_moment = |moment: Moment| self.ledgers.iter().filter(move |ledger| ledger.moment == moment);
         match occurrence.name.as_str() {
-            "exit" | "peak" if self.has_more_ledgers => None,
-            "exit" if self.lacks_exit_ledgers => None,
-            "exit" => at_moment(Moment::Exit).max_by_key(|ledger| ledger.explain.kernel.rss_bytes),
-            "peak" => at_moment(Moment::Peak).max_by_key(|ledger| ledger.explain.kernel.rss_bytes),
+            "exit" => self.largest_ledger(Moment::Exit),
+            "peak" => self.largest_ledger(Moment::Peak),
             _ => self.ledger_at_mark(self.mark(occurrence)?),
         }
     }
 
-    /// The ledger that was taken at `mark`: not that of a later mark of the same name, if the
-    /// ledger of this one is missing.
-    fn ledger_at_mark(&self, mark: &Mark) -> Option<&Ledger> {
-        let is_later = |other: &&Mark| {
-            (other.process, &other.name) == (mark.process, &mark.name) && other.at_us > mark.at_us
+    /// The ledger of the process with the most memory at this moment; `None` also if that of a
+    /// larger process may be missing.
+    fn largest_ledger(&self, moment: Moment) -> Option<&Ledger> {
+        let ledgers = || self.ledgers.iter().filter(|ledger| ledger.moment == moment);
+        let largest = ledgers().max_by_key(|ledger| ledger.explain.kernel.rss_bytes)?;
+        let may_be_larger = |(process, kib): (&u32, &Option<u64>)| {
+            !ledgers().any(|ledger| ledger.process == *process)
+                && kib.is_none_or(|kib| kib.saturating_mul(1024) > largest.explain.kernel.rss_bytes)
         };
-        let next_us = self.marks.iter().filter(is_later).map(|later| later.at_us).min().unwrap_or(u64::MAX);
-        self.ledgers.iter().find(|ledger| {
-            ledger.moment == Moment::Mark
-                && (ledger.process, ledger.mark.as_ref()) == (mark.process, Some(&mark.name))
-                && (mark.at_us..next_us).contains(&ledger.at_us)
-        })
+        let lacks_larger = self.lacks_ledgers && self.high_water_kib.iter().any(may_be_larger);
+        (!self.has_more_ledgers && !lacks_larger).then_some(largest)
+    }
+
+    /// The ledger that was taken at `mark`. If one of a mark of its name and process is missing,
+    /// the times decide: no ledger takes the place of the missing one.
+    fn ledger_at_mark(&self, mark: &Mark) -> Option<&Ledger> {
+        let is_alike =
+            |process: u32, name: Option<&String>| (process, name) == (mark.process, Some(&mark.name));
+        let marks = || self.marks.iter().filter(|other| is_alike(other.process, Some(&other.name)));
+        let is_alike_ledger = |ledger: &&Ledger| {
+            ledger.moment == Moment::Mark && is_alike(ledger.process, ledger.mark.as_ref())
+        };
+        let ledgers: Vec<&Ledger> = self.ledgers.iter().filter(is_alike_ledger).collect();
+        if ledgers.len() == marks().count() {
+            // Marks of several threads may all precede the first ledger.
+            return ledgers.get(marks().position(|other| std::ptr::eq(other, mark))?).copied();
+        }
+        let later_us = marks().map(|other| other.at_us).filter(|&at_us| at_us > mark.at_us).min();
+        let time_span = mark.at_us..later_us.unwrap_or(u64::MAX);
+        ledgers.into_iter().find(|ledger| time_span.contains(&ledger.at_us))
     }
 }
 
@@ -367,7 +409,7 @@ mod tests {
         let ledger = |moment| Ledger { moment, mark: Some("begun".to_owned()), ..Ledger::default() };
         let ledgers = || Vec::from([Moment::Mark, Moment::Peak, Moment::Exit].map(ledger));
         let contents =
-            || RecordingContents { marks: vec![mark(0)], ledgers: ledgers(), ..RecordingContents::default() };
+            || RecordingContents { marks: vec![mark(1)], ledgers: ledgers(), ..RecordingContents::default() };
         let has_ledgers = |contents: &RecordingContents| {
             ["begun", "peak", "exit"].map(|at| contents.ledger(&MarkOccurrence::parse(at)).is_some())
         };
@@ -378,14 +420,20 @@ mod tests {
         );
         for (code, expected) in [
             ("swap_not_limited", [true, true, true]),
-            ("not_watched", [true, true, false]),
-            ("ledger_failed", [true, false, false]),
+            ("not_watched", [true, true, true]),
             ("recording_torn", [true, false, false]),
             ("recording_damaged", [false, false, false]),
         ] {
             let mut contents = contents();
-            contents.note_loss(code, 0);
+            contents.note_loss(code, "", 0);
             assert_eq!(has_ledgers(&contents), expected, "{code}");
+        }
+        // Process 1 has no ledger.
+        for (kib, expected) in [(None, false), (Some(1), false), (Some(0), true)] {
+            let high_water_kib = BTreeMap::from([(0, None), (1, kib)]);
+            let lacking = RecordingContents { lacks_ledgers: true, high_water_kib, ..contents() };
+            assert_eq!(has_ledgers(&lacking), [true, expected, expected], "{kib:?}");
+            assert_eq!(has_ledgers(&RecordingContents { lacks_ledgers: false, ..lacking }), [true; 3]);
         }
     }
 
@@ -407,9 +455,25 @@ mod tests {
             occurrences.each_ref().map(|at| contents.ledger(at).map(|ledger| ledger.at_us))
         };
         assert_eq!(ledgers(&contents), [None, Some(25), Some(32)]);
-        contents.note_loss("mark_without_sample", 15);
+        let lost =
+            |name: &str| Caveat::new("mark_without_sample", "", None, format!("the mark {name:?} and"));
+        contents.note_loss(&lost("other"), 15);
+        assert!(occurrences.iter().all(|at| contents.mark(at).is_some()));
+        contents.note_loss(&lost("begun"), 15);
         assert_eq!(occurrences.each_ref().map(|at| contents.mark(at).is_some()), [true, false, false]);
         assert_eq!(ledgers(&contents), [None; 3]);
+    }
+
+    #[test]
+    fn ledgers_of_simultaneous_marks_are_in_the_order_of_the_marks() {
+        let ledger = |at_us| Ledger { at_us, mark: Some("begun".to_owned()), ..Ledger::default() };
+        let contents = RecordingContents {
+            marks: vec![mark(10), mark(11)],
+            ledgers: vec![ledger(15), ledger(25)],
+            ..RecordingContents::default()
+        };
+        let ledgers = ["begun", "begun#2"].map(|at| contents.ledger(&MarkOccurrence::parse(at)));
+        assert_eq!(ledgers.map(|ledger| ledger.map(|ledger| ledger.at_us)), [Some(15), Some(25)]);
     }
 
     #[test]

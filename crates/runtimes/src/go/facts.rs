@@ -11,7 +11,8 @@ pub struct Go {
     /// Spans of objects by object size, most free bytes first. A large object has a span of its
     /// own, with size 0.
     pub size_classes: Vec<SizeClass>,
-    /// Resident bytes of idle spans that were not released; `None` unless all spans are known.
+    /// Resident bytes of idle spans that were not released; `None` unless all spans and their
+    /// bitmaps could be read.
     pub idle_resident_bytes: Option<u64>,
     /// Bytes that the last mark found live.
     pub live_after_last_mark_bytes: Option<u64>,

@@ -134,7 +134,7 @@ pub fn read(context: &Context<'_>, program: &Program, foreign_ranges: &RangeSet)
     reading.facts.read = true;
     let mut details = Go { size_classes: size_classes(&spans), ..Go::default() };
     if spans.doubts.is_empty() {
-        details.idle_resident_bytes = Some(idle_resident_bytes);
+        details.idle_resident_bytes = (unread_bytes == 0).then_some(idle_resident_bytes);
         let figures = figures::read(context, &memory, instance);
         fill_in_facts(&figures, &heap, &mut reading.facts, &mut details);
         let span_bytes = figures.in_use_bytes.saturating_add(spans.bytes(SpanKind::Manual));

@@ -206,7 +206,7 @@ pub fn read(
 /// malloc: of the two addresses only one is the start of a block. Returns a caveat, at `path`, if
 /// some are not claimed.
 fn claim_direct(census: &objects::Census, refinements: &Refinements, path: &str) -> Option<Caveat> {
-    if census.direct_buffers.is_empty() {
+    if census.direct_buffers.is_empty() && !census.has_left_out_buffers {
         return None;
     }
     let Some(slot) = refinements.slot(&rows::DIRECT, None) else {

@@ -210,7 +210,7 @@ impl HeapState<'_> {
         if copied.gaps.unsearched_bytes > 0 {
             let text = "there was no time to search all of SBCL's large objects for pages of zeros: the others count as objects";
             let bytes = Some(copied.gaps.unsearched_bytes);
-            reading.caveats.push(Caveat::new("sbcl_too_slow", &self.program.path, bytes, text));
+            reading.caveats.push(Caveat::new("sbcl_zeros_unsearched", &self.program.path, bytes, text));
         }
         reading.pending = Some(Box::new(PendingTrace {
             figures,

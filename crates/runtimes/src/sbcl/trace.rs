@@ -80,7 +80,7 @@ impl Pending for PendingTrace {
         reading.facts.types = self.fill_figures(&mut figures, &census, &pinned, &kinds);
         match path_to.map(|name| self.path_to_root(name, &kinds)) {
             Some(Ok(None)) if census.damage_address.is_some() => {
-                figures.no_path = Some("parts of the heap are damaged and may hold one".to_owned());
+                figures.no_path = Some("not all of the heap could be walked: the rest may hold one".to_owned());
             }
             Some(Ok(path)) => figures.path = path,
             Some(Err(reason)) => figures.no_path = Some(reason.to_owned()),
@@ -221,7 +221,7 @@ impl PendingTrace {
         AfterCollection { usage_bytes, resident_bytes }
     }
 
-    /// Claims dynamic space by page, because of `reason` not all objects are known.
+    /// Claims dynamic space by page: because of `reason`, not all objects are known.
     fn claim_by_page(&mut self, reason: &str, reading: &mut Reading) {
         let text = format!(
             "parts of the memory with SBCL's objects could not be read ({reason}): live and dead objects are not \
