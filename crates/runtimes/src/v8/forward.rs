@@ -47,6 +47,8 @@ struct Forward<'a> {
     /// The place of the object that is searched for, and its number once it was reached.
     wanted_place: u64,
     wanted_number: Option<u32>,
+    /// Whether an object could not be read, so that its references are not known.
+    is_incomplete: bool,
     buffer: ReadBuffer,
 }
 
@@ -74,9 +76,15 @@ pub fn chain(
         return Err(NoPath::TooFar);
     }
     let is_reached = Bitmap::new(index.places).ok_or(NoPath::TooFar)?;
-    let buffer = ReadBuffer::new(PAGE_ALIGNMENT as usize);
-    let mut forward =
-        Forward { search, reached: Vec::new(), is_reached, wanted_place, wanted_number: None, buffer };
+    let mut forward = Forward {
+        search,
+        reached: Vec::new(),
+        is_reached,
+        wanted_place,
+        wanted_number: None,
+        is_incomplete: false,
+        buffer: ReadBuffer::new(PAGE_ALIGNMENT as usize),
+    };
     for address in anchors {
         forward.reach(*address, NO_HOLDER);
     }
@@ -97,7 +105,8 @@ pub fn chain(
         .ok_or(NoPath::Incomplete)?;
         forward.visit_from(shapes, next)?;
     }
-    let mut number = forward.wanted_number.ok_or(NoPath::NoRoot)?;
+    let reason = if forward.is_incomplete { NoPath::Incomplete } else { NoPath::NoRoot };
+    let mut number = forward.wanted_number.ok_or(reason)?;
     let mut objects = Vec::new();
     let mut first = number;
     while let Some(reached) = forward.reached.get(number as usize) {
@@ -134,14 +143,13 @@ impl Forward<'_> {
             if self.reached.len() > MAX_VISITED {
                 return Err(NoPath::TooFar);
             }
-            // An object that cannot be read leads to nothing.
-            _ = self.visit(shapes, u64::from(reached.place), next as u32);
+            self.is_incomplete |= self.visit(shapes, u64::from(reached.place), next as u32).is_none();
             next += 1;
         }
         Ok(())
     }
 
-    /// Reaches what an object refers to.
+    /// Reaches what an object refers to. `None` if it cannot be read.
     fn visit(&mut self, shapes: &mut Shapes<'_>, place: u64, number: u32) -> Option<()> {
         let search = self.search;
         let address = search.heap.index.address_of(place)?;
@@ -170,12 +178,14 @@ pub fn references(
     let (memory, deadline) = (search.heap.memory, search.heap.context.deadline);
     let place = search.heap.index.place_at(address)?;
     let max_bytes = search.heap.index.pages.get(place.page)?.page.area_end.checked_sub(address)?;
-    let first_bytes = if shape.is_scanned() { FIRST_SCANNED_BYTES } else { FIRST_BYTES };
+    let first_bytes = if shape.is_sized_by_scan() { FIRST_SCANNED_BYTES } else { FIRST_BYTES };
     let first_bytes = first_bytes.min(usize::try_from(max_bytes).ok()?);
     buffer.resize(first_bytes);
-    memory.read(address, buffer).ok()?;
-    let size = shapes.head(buffer)?.size.min(max_bytes);
-    search.each_reference(shape, 0, buffer.get(..first_bytes.min(usize::try_from(size).ok()?))?, visit);
+    // The page after a short object may not be resident.
+    let first_bytes = memory.read_some(address, buffer);
+    let bytes = buffer.get(..first_bytes)?;
+    let size = shapes.head(bytes)?.size.min(max_bytes);
+    search.each_reference(shape, 0, bytes.get(..first_bytes.min(usize::try_from(size).ok()?))?, visit);
     if size <= first_bytes as u64 {
         return Some(());
     }

@@ -7,9 +7,9 @@ use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
 use super::layout::{
-    ALLOCATOR_BUFFER, AllocationBuffers, BUFFER_TOP, LOCAL_BUFFER, LOCAL_BUFFER_HEAP, LOCAL_HEAP_BYTES,
-    Layout, LocalBufferOffsets, MAX_ISOLATE_BYTES, MAX_STATE, NEW_SPACE, NEW_SPACE_BYTES, NOT_IN_GC,
-    OLD_SPACE, PAGE_ALIGNMENT, SPACE_COMMITTED, SPACE_HEAP, SPACE_ID,
+    ALLOCATOR_BUFFER, AreaPointer, BUFFER_TOP, LOCAL_BUFFER, LOCAL_BUFFER_HEAP, LOCAL_HEAP_BYTES, Layout,
+    LocalBufferOffsets, MAX_ISOLATE_BYTES, MAX_STATE, NEW_SPACE, NEW_SPACE_BYTES, NOT_IN_GC, OLD_SPACE,
+    PAGE_ALIGNMENT, SPACE_COMMITTED, SPACE_HEAP, SPACE_ID,
 };
 use super::pages::{self, Page};
 use crate::batch::PageCache;
@@ -21,8 +21,8 @@ use strandline_process::range::{AddressRange, RangeSet};
 /// Limit on isolates read in one process; each costs some hundred small reads.
 const MAX_ISOLATES: usize = 1024;
 
-/// The part of an allocation area that holds no object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The part of an allocation area that holds no object; both addresses are 0 if there is no area.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AllocationBuffer {
     /// First byte without an object.
     pub top: u64,
@@ -71,9 +71,9 @@ pub struct Space {
     pub pages: Vec<Page>,
     /// Pages of the new space that hold no object.
     pub idle_pages: Vec<Page>,
-    /// Where the main thread allocates in it.
+    /// Where the main thread allocates in it; `None` if that could not be read.
     pub buffer: Option<AllocationBuffer>,
-    /// The same for what V8 itself allocates there.
+    /// Where V8 itself allocates in the old space, up to V8 11.
     pub local_buffer: Option<AllocationBuffer>,
 }
 
@@ -298,10 +298,10 @@ impl Reader<'_> {
 
     /// Reads the spaces of a heap at these addresses.
     fn read_spaces(&mut self, heap: u64, addresses: &[SpaceAddress]) -> Result<Vec<Space>, HeapError> {
-        let buffers = self.buffers_of(heap, addresses);
         let mut spaces = Vec::new();
-        for (&SpaceAddress { number, address }, buffer) in addresses.iter().zip(buffers) {
+        for &SpaceAddress { number, address } in addresses {
             let Some(&name) = self.layout.spaces.get(number) else { continue };
+            let buffer = self.buffer_of(heap, address);
             let space = if name == NEW_SPACE {
                 self.read_new_space(heap, SpaceAddress { number, address }, buffer)?
             } else {
@@ -336,9 +336,11 @@ impl Reader<'_> {
             let allocated =
                 self.field(address, self.layout.space_allocated).filter(|&bytes| bytes <= committed_bytes);
             // From 12.4 on V8 frees the rest of the allocation area before it counts.
-            let is_freed_first = matches!(self.layout.buffers, AllocationBuffers::InLocalHeap(_));
-            let free = buffer.filter(|_| is_freed_first).map_or(0, |buffer| buffer.free_bytes());
-            allocated.and_then(|allocated| allocated.checked_sub(free))
+            let freed_first = match self.layout.area_pointer {
+                AreaPointer::InLocalHeap(_) => buffer.map(|buffer| buffer.free_bytes()),
+                AreaPointer::InSpace(_) => Some(0),
+            };
+            allocated.zip(freed_first).and_then(|(allocated, freed)| allocated.checked_sub(freed))
         };
         let kind = if is_large { SpaceKind::Large } else { SpaceKind::Paged };
         let buffer = buffer.filter(|_| !is_large);
@@ -434,21 +436,21 @@ impl Reader<'_> {
         self.pages.iter().filter(is_of_ended_isolate).copied().collect()
     }
 
-    /// Returns the allocation area of each space, in the same order.
-    fn buffers_of(&mut self, heap: u64, spaces: &[SpaceAddress]) -> Vec<Option<AllocationBuffer>> {
-        let addresses: Vec<Option<u64>> = match self.layout.buffers {
-            AllocationBuffers::InSpace(offset) => {
-                spaces.iter().map(|space| self.field(space.address, offset)).collect()
-            }
-            AllocationBuffers::InLocalHeap(offset) => {
+    /// Returns the allocation area of a space; `None` if it cannot be read.
+    fn buffer_of(&mut self, heap: u64, space: u64) -> Option<AllocationBuffer> {
+        let at = match self.layout.area_pointer {
+            AreaPointer::InSpace(offset) => self.field(space, offset)?,
+            AreaPointer::InLocalHeap(offset) => {
                 let mut allocators = [0; LOCAL_HEAP_BYTES];
-                let local_heap = self.field(heap, offset);
-                let is_read = local_heap.is_some_and(|at| self.cache.read(at, &mut allocators).is_ok());
-                let address_of = |space: &SpaceAddress| allocator_buffer(&allocators, heap, space.address);
-                spaces.iter().map(|space| address_of(space).filter(|_| is_read)).collect()
+                let local_heap = self.field(heap, offset)?;
+                self.cache.read(local_heap, &mut allocators).ok()?;
+                match allocator_buffer(&allocators, heap, space) {
+                    Some(at) => at,
+                    None => return Some(AllocationBuffer::default()),
+                }
             }
         };
-        addresses.into_iter().map(|at| self.read_buffer(at?)).collect()
+        self.read_buffer(at)
     }
 
     /// Returns the second allocation area of the old space.
@@ -465,11 +467,15 @@ impl Reader<'_> {
         self.read_buffer(allocator.checked_add(LOCAL_BUFFER).filter(|_| is_of_space)?)
     }
 
-    /// Reads a `LinearAllocationArea`.
+    /// Reads a `LinearAllocationArea`, which starts at 0 if there is none; `None` if it makes no
+    /// sense.
     fn read_buffer(&mut self, at: u64) -> Option<AllocationBuffer> {
         let start = self.cache.word(at)?;
+        if start == 0 {
+            return Some(AllocationBuffer::default());
+        }
         let (top, limit) = self.cache.pair(at.checked_add(BUFFER_TOP)?)?;
-        (start != 0 && start <= top && top <= limit).then_some(AllocationBuffer { top, limit })
+        (start <= top && top <= limit).then_some(AllocationBuffer { top, limit })
     }
 }
 
@@ -519,7 +525,7 @@ fn read_only_pages(
     referenced.map(|(page, _)| page).collect()
 }
 
-/// Whether pages overlap.
+/// Whether any two pages overlap.
 fn has_overlapping_pages(heaps: &Heaps) -> bool {
     let mut ranges: Vec<AddressRange> = heaps.all_pages().map(Page::range).collect();
     ranges.sort_unstable();

@@ -48,12 +48,27 @@ const MAX_CHARACTERS: usize = 100;
 const STRING_CONTENT: u64 = 16;
 /// Maximum strings from one to the one with its characters.
 const MAX_STRING_CHAIN: usize = 8;
-/// Name of objects that are prototypes of others.
+/// Name of objects that are prototypes of other objects.
 const PROTOTYPE: &str = "(prototype)";
 /// Name of the global object and its proxy.
 const GLOBAL: &str = "(global object)";
 /// Name of a function or class that has none.
 const ANONYMOUS: &str = "(anonymous)";
+
+/// Returns the name of the type of an object with this hidden class; `shared` is the pointer to its
+/// `SharedFunctionInfo` if it is a function.
+pub fn type_name(
+    shapes: &mut Shapes<'_>,
+    layout: &ObjectLayout,
+    shape: Shape,
+    shared: Option<u64>,
+    constructors: &mut Constructors,
+) -> String {
+    match shared {
+        Some(shared) => function_type_name(shapes, layout, shared),
+        None => object_type_name(shapes, layout, shape, constructors),
+    }
+}
 
 /// Returns the name of the objects of a hidden class that are not functions.
 pub fn object_type_name(
@@ -130,7 +145,7 @@ impl Constructors {
     }
 }
 
-/// Returns what Chrome's developer tools call strings of this type.
+/// Returns the name of strings of this type in Chrome's developer tools.
 fn string_name(instance_type: u16) -> &'static str {
     match instance_type & representation::MASK {
         representation::CONS => "(concatenated string)",
@@ -141,9 +156,9 @@ fn string_name(instance_type: u16) -> &'static str {
     }
 }
 
-/// Returns the name of the constructor of a hidden class. Only the first hidden class of a chain
-/// refers to it; each later one refers to the one before. For a derived class it is the constructor
-/// of the base class.
+/// Returns the name of the constructor of a hidden class, for a derived class that of its base
+/// class. Only the first hidden class of a chain refers to the constructor; each later one refers to
+/// the one before.
 fn constructor(
     shapes: &mut Shapes<'_>,
     layout: &ObjectLayout,
@@ -170,7 +185,7 @@ fn constructor(
             break None;
         }
     };
-    // Also that there is no name: otherwise each hidden class would walk the chain again.
+    // A missing name is stored too: otherwise each hidden class would walk the chain again.
     for address in chain {
         constructors.by_hidden_class.insert(address, name.clone());
     }

@@ -57,7 +57,7 @@ pub fn notification(
                     is not called"
             .to_owned());
     }
-    let owner = |isolate: &Isolate| program.current?.owner(context, isolate.address);
+    let owner = |isolate: &Isolate| program.current_isolate?.owner(context, isolate.address);
     let calls: Vec<NotifyCall> = heaps
         .isolates
         .iter()

@@ -9,7 +9,7 @@ use strandline_claims::facts::TypeFacts;
 use strandline_process::stacks::ThreadFacts;
 use strandline_synth::{Tally, V8_FIRST_CONTEXT, V8_TYPES, V8Image, fabricate_v8};
 
-use super::current::Current;
+use super::current::CurrentIsolate;
 use super::layout::{LAYOUTS, PAGE_ALIGNMENT, SPACE_COMMITTED, SPACE_HEAP};
 use super::*;
 use crate::fabricated::{self, assert_sound, damage};
@@ -209,7 +209,7 @@ fn call_needs_matching_function_and_owning_thread() {
                 path: "/usr/bin/node".to_owned(),
                 version: Some(v8.version),
                 memory_pressure: code,
-                current: Some(Current::Offset(offset)),
+                current_isolate: Some(CurrentIsolate::Offset(offset)),
                 ..Program::default()
             };
             let owner = ThreadFacts { tid: 7, fs_base: CURRENT + 0x800, ..ThreadFacts::default() };
