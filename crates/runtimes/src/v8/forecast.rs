@@ -21,9 +21,9 @@ use strandline_claims::range::PAGE_BYTES;
 const MIN_FREE_PERCENT: u64 = 20;
 /// Maximum bytes of objects that a collection moves out of pages of one space.
 const MAX_MOVED_BYTES: u64 = 12 << 20;
-/// The second collection runs only if at least this many bytes may be garbage,
+/// The second collection does not run if fewer bytes than these may be garbage.
 const MIN_GARBAGE_BYTES: u64 = 8 << 20;
-/// and at least the committed bytes divided by this.
+/// Nor if fewer bytes than the committed ones divided by this may be garbage.
 const MIN_GARBAGE_DIVISOR: u64 = 10;
 
 /// Bytes of the objects of a page.

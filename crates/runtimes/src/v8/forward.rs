@@ -44,11 +44,10 @@ struct Forward<'a> {
     reached: Vec<ReachedObject>,
     /// A bit for the place of each of them.
     is_reached: Bitmap,
-    /// The place of the object that is searched for, and its number once it was reached.
+    /// The place of the object that is searched for.
     wanted_place: u64,
-    wanted_number: Option<u32>,
-    /// Whether an object could not be read, so that its references are not known.
-    is_incomplete: bool,
+    /// Its number, or why it was not reached.
+    wanted_number: Result<u32, NoPath>,
     buffer: ReadBuffer,
 }
 
@@ -76,15 +75,10 @@ pub fn chain(
         return Err(NoPath::TooFar);
     }
     let is_reached = Bitmap::new(index.places).ok_or(NoPath::TooFar)?;
-    let mut forward = Forward {
-        search,
-        reached: Vec::new(),
-        is_reached,
-        wanted_place,
-        wanted_number: None,
-        is_incomplete: false,
-        buffer: ReadBuffer::new(PAGE_ALIGNMENT as usize),
-    };
+    let buffer = ReadBuffer::new(PAGE_ALIGNMENT as usize);
+    let wanted_number = Err(NoPath::NoRoot);
+    let mut forward =
+        Forward { search, reached: Vec::new(), is_reached, wanted_place, wanted_number, buffer };
     for address in anchors {
         forward.reach(*address, NO_HOLDER);
     }
@@ -92,7 +86,7 @@ pub fn chain(
     let reached_from_anchors = forward.reached.len();
     // What an uncertain root reaches may be reached by a stale word only.
     for each_root in [Roots::each_certain, Roots::each_uncertain] {
-        if forward.wanted_number.is_some() {
+        if forward.wanted_number.is_ok() {
             break;
         }
         let next = forward.reached.len();
@@ -100,13 +94,12 @@ pub fn chain(
             if !trace::is_weak(&search.heap, shapes, root, address) {
                 forward.reach(address, NO_HOLDER);
             }
-            forward.wanted_number.is_none()
+            forward.wanted_number.is_err()
         })
         .ok_or(NoPath::Incomplete)?;
         forward.visit_from(shapes, next)?;
     }
-    let reason = if forward.is_incomplete { NoPath::Incomplete } else { NoPath::NoRoot };
-    let mut number = forward.wanted_number.ok_or(reason)?;
+    let mut number = forward.wanted_number?;
     let mut objects = Vec::new();
     let mut first = number;
     while let Some(reached) = forward.reached.get(number as usize) {
@@ -126,7 +119,7 @@ impl Forward<'_> {
             return;
         }
         if place == self.wanted_place {
-            self.wanted_number = Some(self.reached.len() as u32);
+            self.wanted_number = Ok(self.reached.len() as u32);
         }
         // The number of places is below 32 bits (`chain`).
         self.reached.push(ReachedObject { place: place as u32, holder });
@@ -134,7 +127,7 @@ impl Forward<'_> {
 
     /// Visits the objects from the number `next` on, until the one that is searched for is reached.
     fn visit_from(&mut self, shapes: &mut Shapes<'_>, mut next: usize) -> Result<(), NoPath> {
-        while self.wanted_number.is_none()
+        while self.wanted_number.is_err()
             && let Some(reached) = self.reached.get(next).copied()
         {
             if next.is_multiple_of(OBJECTS_AT_ONCE) && Instant::now() >= self.search.heap.context.deadline {
@@ -143,7 +136,9 @@ impl Forward<'_> {
             if self.reached.len() > MAX_VISITED {
                 return Err(NoPath::TooFar);
             }
-            self.is_incomplete |= self.visit(shapes, u64::from(reached.place), next as u32).is_none();
+            if self.visit(shapes, u64::from(reached.place), next as u32).is_none() {
+                self.wanted_number = self.wanted_number.or(Err(NoPath::Incomplete));
+            }
             next += 1;
         }
         Ok(())

@@ -3,7 +3,7 @@
 //! A heap is trusted if each of its spaces refers back to it with its own number, and if the pages
 //! in the list of each space add up to what the space has committed.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Instant;
 
 use super::layout::{
@@ -156,6 +156,9 @@ pub enum HeapError {
 }
 
 /// Reads all heaps, without pages that overlap `foreign_ranges`.
+///
+/// # Errors
+/// Why they were not read.
 pub fn read(
     context: &Context<'_>,
     memory: &dyn Memory,
@@ -229,13 +232,6 @@ pub struct SpaceAddress {
     pub address: u64,
 }
 
-/// The pages in the list of a space.
-struct ListedPages {
-    pages: Vec<Page>,
-    /// The committed bytes of the space.
-    committed_bytes: u64,
-}
-
 impl Reader<'_> {
     /// Returns the spaces of a heap; `None` if `heap` is not one.
     fn spaces_of(&mut self, heap: u64) -> Option<Vec<SpaceAddress>> {
@@ -246,7 +242,7 @@ impl Reader<'_> {
             if address == 0 {
                 continue;
             }
-            if !self.is_space(address, heap, number) {
+            if self.space_number(address, heap) != Some(number) {
                 return None;
             }
             spaces.push(SpaceAddress { number, address });
@@ -262,10 +258,10 @@ impl Reader<'_> {
         spaces.iter().find(is_old).copied()
     }
 
-    /// Whether the space at an address has this number and refers back to this heap.
-    fn is_space(&mut self, address: u64, heap: u64, number: usize) -> bool {
-        let id = address.checked_add(SPACE_ID).and_then(|at| self.cache.word32(at));
-        id.map(|id| id as usize) == Some(number) && self.field(address, SPACE_HEAP) == Some(heap)
+    /// Returns the number of the space at an address; `None` if it does not refer back to `heap`.
+    fn space_number(&mut self, address: u64, heap: u64) -> Option<usize> {
+        let number = self.cache.word32(address.checked_add(SPACE_ID)?)?;
+        (self.field(address, SPACE_HEAP) == Some(heap)).then_some(number as usize)
     }
 
     /// Whether a page in use is owned by a space of this heap.
@@ -273,9 +269,8 @@ impl Reader<'_> {
         let pages = self.pages;
         let mut in_use = pages.iter().filter(|page| page.heap == heap && !page.is_pooled);
         in_use.any(|page| {
-            let id = page.owner.checked_add(SPACE_ID).and_then(|at| self.cache.word32(at));
-            let is_known = id.is_some_and(|id| (id as usize) < self.layout.spaces.len());
-            page.owner != 0 && is_known && self.field(page.owner, SPACE_HEAP) == Some(heap)
+            let number = self.space_number(page.owner, heap).filter(|_| page.owner != 0);
+            number.is_some_and(|number| number < self.layout.spaces.len())
         })
     }
 
@@ -306,12 +301,9 @@ impl Reader<'_> {
                 self.read_new_space(heap, SpaceAddress { number, address }, buffer)?
             } else {
                 let mut space = self.read_space(name, heap, address, buffer)?;
-                let is_old = name == OLD_SPACE;
-                space.local_buffer = self
-                    .layout
-                    .local_buffer
-                    .filter(|_| is_old)
-                    .and_then(|offsets| self.read_local_buffer(heap, address, offsets));
+                if let Some(offsets) = self.layout.local_buffer.filter(|_| name == OLD_SPACE) {
+                    space.local_buffer = self.read_local_buffer(heap, address, offsets);
+                }
                 space
             };
             spaces.push(space);
@@ -327,7 +319,8 @@ impl Reader<'_> {
         address: u64,
         buffer: Option<AllocationBuffer>,
     ) -> Result<Space, HeapError> {
-        let ListedPages { pages, committed_bytes } = self.listed_pages(address)?;
+        let pages = self.listed_pages(address)?;
+        let committed_bytes = sum_of_bytes(&pages);
         let is_large = name.contains("large");
         let used_bytes = if is_large {
             self.field(address, self.layout.objects_size).filter(|&used_bytes| used_bytes <= committed_bytes)
@@ -361,11 +354,11 @@ impl Reader<'_> {
         owners.dedup();
         let mut young = Space::new(heap, NEW_SPACE, SpaceKind::Young, buffer);
         for owner in owners {
-            if !self.is_space(owner, heap, space.number) {
+            if self.space_number(owner, heap) != Some(space.number) {
                 continue;
             }
-            let ListedPages { pages, committed_bytes } = self.listed_pages(owner)?;
-            young.committed_bytes = young.committed_bytes.saturating_add(committed_bytes);
+            let pages = self.listed_pages(owner)?;
+            young.committed_bytes = young.committed_bytes.saturating_add(sum_of_bytes(&pages));
             let has_buffer = |page: &Page| buffer.is_some_and(|buffer| buffer.is_on(page));
             // Objects are in the pages before the allocation area, and in front of it.
             match pages.iter().position(has_buffer) {
@@ -391,11 +384,10 @@ impl Reader<'_> {
     }
 
     /// Returns the pages in the list of a space, whose bytes must be the committed ones.
-    fn listed_pages(&mut self, space: u64) -> Result<ListedPages, HeapError> {
+    fn listed_pages(&mut self, space: u64) -> Result<Vec<Page>, HeapError> {
         let committed_bytes = self.field(space, SPACE_COMMITTED).ok_or(HeapError::Inconsistent)?;
         let mut record = self.field(space, self.layout.first_page).ok_or(HeapError::Inconsistent)?;
         let mut pages = Vec::new();
-        let mut sum: u64 = 0;
         while record != 0 {
             let number = *self.page_numbers.get(&record).ok_or(HeapError::Inconsistent)?;
             let page = self.pages.get(number).filter(|page| page.owner == space);
@@ -405,12 +397,10 @@ impl Reader<'_> {
             if std::mem::replace(is_listed, true) {
                 return Err(HeapError::Inconsistent);
             }
-            sum = sum.saturating_add(page.bytes());
             pages.push(page);
             record = self.field(record, self.layout.record.next).ok_or(HeapError::Inconsistent)?;
         }
-        let listed = ListedPages { pages, committed_bytes };
-        if sum == committed_bytes { Ok(listed) } else { Err(HeapError::Inconsistent) }
+        if sum_of_bytes(&pages) == committed_bytes { Ok(pages) } else { Err(HeapError::Inconsistent) }
     }
 
     /// Returns the pages of a heap that are in no list; they must be pooled.
@@ -479,6 +469,11 @@ impl Reader<'_> {
     }
 }
 
+/// Returns the sum of the sizes of pages, which may overlap.
+fn sum_of_bytes(pages: &[Page]) -> u64 {
+    pages.iter().map(Page::bytes).fold(0, u64::saturating_add)
+}
+
 /// Returns the address of the allocation area of a space: its allocator has a pointer to the heap,
 /// then one to the space.
 fn allocator_buffer(allocators: &[u8], heap: u64, space: u64) -> Option<u64> {
@@ -503,7 +498,7 @@ fn read_only_pages(
         page.heap == 0 && page.owner == 0 && !is_writable
     };
     let candidates: Vec<Page> = pages.iter().filter(is_candidate).copied().collect();
-    let mut is_referenced = vec![false; candidates.len()];
+    let mut referenced = BTreeSet::new();
     // One isolate is enough: all of a process share these pages.
     if let Some(isolate) = isolates.first().filter(|_| !candidates.is_empty()) {
         // The table of roots is in the isolate, before its heap.
@@ -514,15 +509,13 @@ fn read_only_pages(
             if word % 2 == 1
                 && let Some(number) = next.checked_sub(1)
                 && candidates.get(number).is_some_and(|page| (page.area_start..page.area_end).contains(&word))
-                && let Some(is_referenced) = is_referenced.get_mut(number)
             {
-                *is_referenced = true;
+                referenced.insert(number);
             }
             true
         });
     }
-    let referenced = candidates.into_iter().zip(is_referenced).filter(|(_, is_referenced)| *is_referenced);
-    referenced.map(|(page, _)| page).collect()
+    referenced.into_iter().filter_map(|number| candidates.get(number).copied()).collect()
 }
 
 /// Whether any two pages overlap.

@@ -375,7 +375,7 @@ impl Collector<'_> {
             let instance_type = shapes.type_at(code)?;
             let shared = match shapes.types().name(instance_type).unwrap_or_default() {
                 "SharedFunctionInfo" => code,
-                "JSGeneratorObject" | "JSAsyncFunctionObject" | "JSAsyncGeneratorObject" => {
+                class if slots::GENERATORS.contains(&class) => {
                     let function = shapes.target(code, GENERATOR_FUNCTION)?;
                     shapes.target(function, layout.shared)?
                 }

@@ -89,8 +89,7 @@ fn program(process: &Process, space: &AddressSpace, module: &Module<'_>) -> Opti
         let code = image.bytes_at(address(TRY_GET_CURRENT)?, current::FUNCTION_BYTES)?;
         CurrentIsolate::decode(&code, object.symbol_address(TRY_GET_CURRENT)?)
     });
-    let path = module.code.name.clone();
-    let memory_pressure = code.unwrap_or_default();
+    let (path, memory_pressure) = (module.code.name.clone(), code.unwrap_or_default());
     let mut program = Program { path, version, memory_pressure, current_isolate, types: None };
     if let Some(exported) = instance_types::exported(&image) {
         program.set_types(exported.classes.into_iter(), exported.first_context);

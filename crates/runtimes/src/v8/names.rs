@@ -332,16 +332,15 @@ pub fn text(shapes: &mut Shapes<'_>, mut word: u64) -> Option<String> {
 fn characters(shapes: &mut Shapes<'_>, address: u64, content: u64, instance_type: u16) -> Option<String> {
     let length = shapes.cache.word32(address.checked_add(STRING_LENGTH as u64)?)? as usize;
     let count = length.min(MAX_CHARACTERS);
-    let mut name = if u32::from(instance_type) & IS_ONE_BYTE != 0 {
-        let mut bytes = [0; MAX_CHARACTERS];
-        shapes.cache.read(content, bytes.get_mut(..count)?).ok()?;
-        bytes.get(..count)?.iter().map(|byte| char::from(*byte)).collect::<String>()
+    let is_one_byte = u32::from(instance_type) & IS_ONE_BYTE != 0;
+    let mut bytes = [0; 2 * MAX_CHARACTERS];
+    let bytes = bytes.get_mut(..if is_one_byte { count } else { 2 * count })?;
+    shapes.cache.read(content, bytes).ok()?;
+    let mut name: String = if is_one_byte {
+        bytes.iter().map(|byte| char::from(*byte)).collect()
     } else {
-        let mut bytes = [0; 2 * MAX_CHARACTERS];
-        shapes.cache.read(content, bytes.get_mut(..2 * count)?).ok()?;
-        let (units, _) = bytes.get(..2 * count)?.as_chunks::<2>();
-        let units: Vec<u16> = units.iter().map(|unit| u16::from_le_bytes(*unit)).collect();
-        String::from_utf16_lossy(&units)
+        let units = bytes.as_chunks::<2>().0.iter().map(|unit| u16::from_le_bytes(*unit));
+        char::decode_utf16(units).map(|unit| unit.unwrap_or(char::REPLACEMENT_CHARACTER)).collect()
     };
     // A name in code, or what V8 makes of one: `get size`, `bound report`, `#secret`, `a.b`.
     let may_be_in_name = |c: char| c.is_alphanumeric() || "_$#.<>[] ".contains(c);

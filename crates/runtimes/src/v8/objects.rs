@@ -157,7 +157,7 @@ pub fn count(heap: &Heap<'_>, starts: Option<&Bitmap>) -> Census {
             }
         }
         census.unread_bytes += walk.unread_bytes;
-        walk.tally.add_names(&mut walk.shapes, heap.layout, &mut census.constructors);
+        census.constructors.add(&mut walk.shapes, heap.layout, &walk.tally.constructors);
     }
     let workers = walks.iter_mut().map(|walk| (&walk.tally, &mut walk.shapes));
     census.totals = tally::total(workers, heap.layout, &mut census.constructors);

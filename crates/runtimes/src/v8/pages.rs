@@ -133,24 +133,21 @@ fn decode_page(layout: &Layout, header: Header, bytes: &[u8]) -> Option<Page> {
     let (heap, owner) = (word(fields.heap)?, word(fields.owner)?);
     // A large object that was trimmed leaves the count of its page as it was
     // (`Heap::RightTrimArray`, `LargeObjectSpace::ShrinkPageToObjectSize`).
-    let allocated_bytes = word(fields.allocated).filter(|&bytes| bytes < MAX_BYTES)?;
+    let stated_bytes = word(fields.allocated).filter(|&bytes| bytes < MAX_BYTES)?;
     if !is_area_within || !heap.is_multiple_of(8) || !owner.is_multiple_of(8) {
         return None;
     }
     let flags = flags.or_else(|| half_word_at(bytes, layout.pooled.offset))?;
-    let is_pooled = flags & layout.pooled.bits == layout.pooled.bits;
-    let wasted_bytes = word(fields.wasted)?;
-    let allocated_bytes = allocated_bytes.min(area_end - area_start);
     Some(Page {
         start,
         end,
         area_start,
         area_end,
         record,
-        allocated_bytes,
-        wasted_bytes,
+        allocated_bytes: stated_bytes.min(area_end - area_start),
+        wasted_bytes: word(fields.wasted)?,
         heap,
         owner,
-        is_pooled,
+        is_pooled: flags & layout.pooled.bits == layout.pooled.bits,
     })
 }
