@@ -11,7 +11,7 @@ use strandline_process::memory::half_word_at;
 
 /// `v8::Isolate::TryGetCurrent()` (`include/v8-isolate.h`).
 pub const TRY_GET_CURRENT: &str = "_ZN2v87Isolate13TryGetCurrentEv";
-/// Bytes of it that are read: it has 11 to 44 in the versions tried.
+/// Bytes read of that function, which has 11 to 44 in the versions tried.
 pub const FUNCTION_BYTES: u64 = 48;
 
 /// `mov %fs:offset,%rax`

@@ -21,9 +21,9 @@ use strandline_claims::range::PAGE_BYTES;
 const MIN_FREE_PERCENT: u64 = 20;
 /// Maximum bytes of objects that a collection moves out of pages of one space.
 const MAX_MOVED_BYTES: u64 = 12 << 20;
-/// The second collection does not run if fewer bytes than these may be garbage.
+/// Bytes that may be garbage after the first collection from which V8 collects again.
 const MIN_GARBAGE_BYTES: u64 = 8 << 20;
-/// Nor if fewer bytes than the committed ones divided by this may be garbage.
+/// The committed bytes divided by this must be garbage too for V8 to collect again.
 const MIN_GARBAGE_DIVISOR: u64 = 10;
 
 /// Bytes of the objects of a page.

@@ -20,9 +20,9 @@ use strandline_process::buffer::ReadBuffer;
 const MAX_VISITED: usize = 1 << 24;
 /// Objects between two checks of the deadline.
 const OBJECTS_AT_ONCE: usize = 1 << 12;
-/// Bytes read at first of an object.
+/// Bytes of an object that are read first.
 const FIRST_BYTES: usize = 64;
-/// Bytes read at first of an object whose end is where the next begins.
+/// Bytes that are read first of an object whose end is where the next one begins.
 const FIRST_SCANNED_BYTES: usize = 4096;
 /// [`ReachedObject::holder`] of an object that was reached from a root: an `Option` would take four
 /// more bytes for each of millions of objects.

@@ -24,7 +24,7 @@ const VERSION_SYMBOLS: [&str; 4] = [
 /// which "can be called from any thread".
 pub const MEMORY_PRESSURE: &str = "_ZN2v87Isolate26MemoryPressureNotificationENS_19MemoryPressureLevelE";
 
-/// Bytes of that function that are read: it has 94 to 100 in the versions tried.
+/// Bytes read of that function, which has 94 to 100 in the versions tried.
 const FUNCTION_BYTES: u64 = 128;
 
 /// A mapped file that holds V8.

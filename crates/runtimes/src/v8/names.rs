@@ -39,8 +39,8 @@ const FILE_URL: &str = "file://";
 const MAX_TABLE_NAMES: u64 = 1 << 14;
 /// Maximum length of the path of a script.
 const MAX_PATH_BYTES: usize = 1024;
-/// Limit on constructors of one prototype; [`Constructors::is_cut`] says whether another one
-/// mattered.
+/// Maximum constructors kept of one prototype; [`Constructors::is_cut`] is set if a further one may
+/// be the name of an object.
 const MAX_CONSTRUCTORS_PER_PROTOTYPE: usize = 8;
 /// Longest name; longer ones are cut.
 const MAX_CHARACTERS: usize = 100;

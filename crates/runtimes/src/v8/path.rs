@@ -1,9 +1,9 @@
 //! What keeps an object of a type alive: the shortest path to it from a global object, or if none
 //! leads to it, one from a root.
 //!
-//! The search goes from the object to those that refer to it, and so on: each step visits all
-//! references of the live objects. A word that only looks like a pointer may be among them. Where
-//! that takes too many steps, a second search begins at the global objects (`forward`).
+//! The search goes from the object to the objects that refer to it, and so on: each step visits all
+//! references of the live objects. A word that only looks like a pointer may be among them. If this
+//! takes too many steps, a second search begins at the global objects (`forward`).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;

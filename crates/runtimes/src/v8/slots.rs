@@ -66,7 +66,7 @@ const NAMED_FIELDS: [NamedField; 12] = [
     field("AccessorPair", 8, "(getter)"),
     field("AccessorPair", 16, "(setter)"),
 ];
-/// `JSGeneratorObject` and the classes derived from it.
+/// `JSGeneratorObject` and the classes derived from it (`src/objects/js-generator.tq`).
 pub const GENERATORS: [&str; 3] = ["JSGeneratorObject", "JSAsyncFunctionObject", "JSAsyncGeneratorObject"];
 /// Longest name of a property or variable.
 const MAX_NAME_BYTES: usize = 60;

@@ -28,7 +28,7 @@ pub struct Tally {
     functions: HashMap<u64, Amount>,
     /// What `prototype_or_initial_map_` is in functions, and their `SharedFunctionInfo`.
     pub constructors: HashMap<u64, u64>,
-    /// Whether there were more functions or constructors.
+    /// Whether there were more functions or constructors than are counted.
     is_cut: bool,
 }
 
