@@ -350,16 +350,12 @@ fn count_objects(
         .map(|(live, name)| Search { heap, roots: &roots, live }.path_to(name, &mut census.constructors));
     let held_live = live.as_ref().filter(|_| context.keeps_blocks);
     let holding = held_live.and_then(|live| holding::holding(&heap, &live.marks, &mut census.constructors));
-    let is_incomplete = is_traced && live.is_none() || context.keeps_blocks && holding.is_none();
-    let untraced_because = match (is_swapped, is_incomplete) {
-        (true, _) => {
-            Some("parts of the process are, or may be, swapped out: which objects live is not known")
-        }
-        (false, true) => Some(
-            "it is not known which objects live: there was no time or no memory to trace them, or a part of the memory \
-             could not be read",
-        ),
-        (false, false) => None,
-    };
+    let is_unknown = is_swapped || is_traced && live.is_none() || context.keeps_blocks && holding.is_none();
+    let untraced_because = is_unknown.then_some(if is_swapped {
+        "parts of the process are, or may be, swapped out: which objects live is not known"
+    } else {
+        "it is not known which objects live: there was no time or no memory to trace them, or a part of the memory \
+         could not be read"
+    });
     Ok(Objects { index, census, live, path, holding, untraced_because })
 }

@@ -157,8 +157,8 @@ fn string_name(instance_type: u16) -> &'static str {
 }
 
 /// Returns the name of the constructor of a hidden class, for a derived class that of its base
-/// class. Only the first hidden class of a chain refers to the constructor; each later one refers to
-/// the one before.
+/// class. Only the first hidden class of a chain refers to the constructor; each later one refers
+/// to the one before.
 fn constructor(
     shapes: &mut Shapes<'_>,
     layout: &ObjectLayout,

@@ -62,11 +62,7 @@ impl PageIndex {
                 index.unread_bytes += page.allocated_bytes;
                 continue;
             }
-            let runs = if is_large {
-                vec![AddressRange::new(page.area_start, page.area_end)]
-            } else {
-                object_runs(space, page)
-            };
+            let runs = object_runs(space, page);
             let buffer_tops = space.buffers_on(page).map(|buffer| buffer.top).collect();
             index.pages.push(IndexedPage { page: *page, is_large, runs, buffer_tops, first_place: 0 });
         }

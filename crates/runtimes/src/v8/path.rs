@@ -155,9 +155,9 @@ impl Search<'_> {
         Ok(self.describe_path(&mut shapes, &links, count, root, constructors))
     }
 
-    /// Returns where paths begin: the first context of each isolate, which is the last in the list of
-    /// contexts, and its global object. The others are contexts of the module `vm`, which something
-    /// holds. `None` if the deadline passed, or a page could not be read.
+    /// Returns where paths begin: the first context of each isolate, which is the last in the list
+    /// of contexts, and its global object. The others are contexts of the module `vm`, which
+    /// something holds. `None` if the deadline passed, or a page could not be read.
     fn anchors(&self, shapes: &mut Shapes<'_>) -> Option<HashSet<u64>> {
         let mut anchors = HashSet::new();
         let mut buffer = ReadBuffer::new(PAGE_ALIGNMENT as usize);

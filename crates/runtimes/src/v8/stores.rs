@@ -139,8 +139,8 @@ impl Stores {
         }
     }
 
-    /// Returns the bytes that no live view shows in those ArrayBuffers in malloc's blocks that views
-    /// show in part; `None` if the ArrayBuffers or the views are not known.
+    /// Returns the bytes that no live view shows in those ArrayBuffers of malloc's blocks that
+    /// views show in part; `None` if the ArrayBuffers or the views are not known.
     pub fn unviewed_bytes(&self, views: &Views) -> Option<u64> {
         self.buffers.and_then(|_| views.unviewed_bytes(&self.blocks))
     }
@@ -290,21 +290,24 @@ impl Reader<'_> {
         if self.word(table, 0)? != heap {
             return None;
         }
-        let mut sum = Amount::default();
+        let (mut sum, mut is_complete) = (Amount::default(), true);
         for &offset in layout.vectors {
             let (mut entry, end) = self.cache.pair(table.checked_add(offset)?)?;
             while entry < end {
                 self.count_entry()?;
                 let object = self.cache.word(entry)?;
-                let range = self.characters_of(object, objects)?;
-                if !range.is_empty() {
-                    sum.add(Amount { count: 1, bytes: range.len() });
-                    self.stores.characters.push(range);
+                match self.characters_of(object, objects) {
+                    Some(range) if range.is_empty() => {}
+                    Some(range) => {
+                        sum.add(Amount { count: 1, bytes: range.len() });
+                        self.stores.characters.push(range);
+                    }
+                    None => is_complete = false,
                 }
                 entry = entry.checked_add(8)?;
             }
         }
-        Some(sum)
+        is_complete.then_some(sum)
     }
 
     /// Returns the characters of an external string; an empty range if a collection has cleared the
