@@ -101,12 +101,9 @@ impl<'a> Batch<'a> {
         self.read_pieces(ranges.len(), &range_of, &mut |index, bytes| visit(index as usize, bytes));
         for index in std::mem::take(&mut self.scattered_indices) {
             let range = range_of(index);
-            let Ok(length) = usize::try_from(range.len().min(MAX_PIECE_BYTES)) else { continue };
-            if self.piece.len() < length {
-                self.piece.resize(length, 0);
-            }
-            let Some(piece) = self.piece.get_mut(..length) else { continue };
-            if self.memory.read(range.start, piece).is_ok() {
+            let memory = self.memory;
+            let piece = self.piece_of(range.len());
+            if memory.read(range.start, piece).is_ok() {
                 visit(index as usize, piece);
             }
         }
@@ -152,6 +149,16 @@ impl<'a> Batch<'a> {
         self.order = order;
     }
 
+    /// Returns the buffer for a piece, up to [`MAX_PIECE_BYTES`]. It may hold the rest of the
+    /// previous piece: clearing it would cost time.
+    fn piece_of(&mut self, bytes: u64) -> &mut [u8] {
+        let length = bytes.min(MAX_PIECE_BYTES) as usize;
+        if self.piece.len() < length {
+            self.piece.resize(length, 0);
+        }
+        self.piece.get_mut(..length).unwrap_or_default()
+    }
+
     /// Reads `start..end`, which contains the ranges with these indices.
     fn read_piece(
         &mut self,
@@ -161,13 +168,8 @@ impl<'a> Batch<'a> {
         range_of: &dyn Fn(u32) -> AddressRange,
         visit: &mut dyn FnMut(u32, &[u8]),
     ) {
-        let length = usize::try_from(end - start).unwrap_or(0);
-        // The rest of the previous piece may stay in the buffer: clearing it would cost time.
-        if self.piece.len() < length {
-            self.piece.resize(length, 0);
-        }
-        let Some(piece) = self.piece.get_mut(..length) else { return };
-        let read_bytes = self.memory.read_some(start, piece);
+        let memory = self.memory;
+        let read_bytes = memory.read_some(start, self.piece_of(end - start));
         for &index in indices {
             let range = range_of(index);
             let begin = usize::try_from(range.start.saturating_sub(start)).unwrap_or(usize::MAX);

@@ -72,7 +72,7 @@ pub fn claim(
     foreign_ranges: &RangeSet,
 ) -> Claimed {
     let mut claimed = Claimed::default();
-    // There are few slots: those without a space come first.
+    // Slots are few: the rows without a space take theirs first.
     let pool = refined(palette, &rows::POOL, None);
     let dead = refined(palette, &rows::DEAD, None);
     let wasted = refined(palette, &rows::WASTED, None);

@@ -11,7 +11,7 @@ use strandline_process::memory::half_word_at;
 
 /// `v8::Isolate::TryGetCurrent()` (`include/v8-isolate.h`).
 pub const TRY_GET_CURRENT: &str = "_ZN2v87Isolate13TryGetCurrentEv";
-/// Bytes of it that are read: it has 11 to 44 in the versions tried.
+/// Bytes read of that function, which has 11 to 44 in the versions tried.
 pub const FUNCTION_BYTES: u64 = 48;
 
 /// `mov %fs:offset,%rax`
@@ -33,7 +33,7 @@ const FIRST_BLOCK_KEYS: u32 = 32;
 
 /// Where a thread's current isolate is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Current {
+pub enum CurrentIsolate {
     /// At this offset from the thread pointer.
     Offset(i64),
     /// At the offset that the word at this address holds.
@@ -42,7 +42,7 @@ pub enum Current {
     KeyAt(u64),
 }
 
-impl Current {
+impl CurrentIsolate {
     /// Decodes the start of the function, which is at `address` in the process.
     pub fn decode(code: &[u8], address: u64) -> Option<Self> {
         let operand = |at: usize| half_word_at(code, at).map(u32::cast_signed);
@@ -97,15 +97,18 @@ mod tests {
         // As in Node.js 24, 22 and 18.
         let by_offset =
             [0x55, 0x48, 0x89, 0xe5, 0x64, 0x48, 0x8b, 0x04, 0x25, 0x60, 0xff, 0xff, 0xff, 0x5d, 0xc3];
-        assert_eq!(Current::decode(&by_offset, 0xc9_3d90), Some(Current::Offset(-0xa0)));
+        assert_eq!(CurrentIsolate::decode(&by_offset, 0xc9_3d90), Some(CurrentIsolate::Offset(-0xa0)));
         let by_loaded = [
             0xb8, 0, 0, 0, 0, 0x48, 0x85, 0xc0, 0x74, 0x16, 0x55, 0x48, 0x89, 0xe5, 0xe8, 0x6d, 0x66, 0xd9,
             0xfe, 0x48, 0x8b, 0x05, 0xfe, 0xb5, 0x8a, 0x05, 0x5d, 0x64, 0x48, 0x8b, 0x00, 0xc3,
         ];
-        assert_eq!(Current::decode(&by_loaded, 0x126_9980), Some(Current::OffsetAt(0x6b1_4f98)));
+        assert_eq!(
+            CurrentIsolate::decode(&by_loaded, 0x126_9980),
+            Some(CurrentIsolate::OffsetAt(0x6b1_4f98))
+        );
         let by_key = [0x8b, 0x3d, 0xce, 0x47, 0x49, 0x04, 0xe9, 0xb5, 0x09, 0x15, 0x01];
-        assert_eq!(Current::decode(&by_key, 0xd8_6430), Some(Current::KeyAt(0x521_ac04)));
-        assert_eq!(Current::decode(&by_offset[..8], 0), None);
-        assert_eq!(Current::decode(&[], u64::MAX), None);
+        assert_eq!(CurrentIsolate::decode(&by_key, 0xd8_6430), Some(CurrentIsolate::KeyAt(0x521_ac04)));
+        assert_eq!(CurrentIsolate::decode(&by_offset[..8], 0), None);
+        assert_eq!(CurrentIsolate::decode(&[], u64::MAX), None);
     }
 }

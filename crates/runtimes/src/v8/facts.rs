@@ -51,7 +51,8 @@ pub struct V8 {
     /// isolates.
     #[serde(default)]
     pub shared_buffers: Option<Amount>,
-    /// External strings, whose characters are outside the heap; `None` if not known.
+    /// External strings, whose characters are outside the heap, without those that do not cache
+    /// the address of their characters; `None` if not known.
     #[serde(default)]
     pub external_strings: Option<Amount>,
 }

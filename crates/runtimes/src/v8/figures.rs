@@ -10,7 +10,7 @@ use super::tally::Totals;
 use super::trace::Live;
 use strandline_claims::facts::Runtime;
 
-/// Limit on types that are listed of reachable and of other objects.
+/// Maximum types that are listed of reachable objects, and of uncertain ones.
 const MAX_TYPES: usize = 200;
 
 /// Fills in the figures common to all runtimes, and those of each space.

@@ -17,13 +17,13 @@ use super::layout::{MAX_HEADER_BYTES, MIN_YOUNG_BYTES, OLD_SPACE, PAGE_ALIGNMENT
 use super::pages::Page;
 use strandline_claims::range::PAGE_BYTES;
 
-/// A page with this share of free bytes is emptied, in percent.
+/// Share of free bytes, in percent, from which a collection may empty a page.
 const MIN_FREE_PERCENT: u64 = 20;
 /// Maximum bytes of objects that a collection moves out of pages of one space.
 const MAX_MOVED_BYTES: u64 = 12 << 20;
-/// The second collection runs if this much, and this part of the committed memory, may be garbage.
+/// Bytes that may be garbage after the first collection from which V8 collects again.
 const MIN_GARBAGE_BYTES: u64 = 8 << 20;
-/// The committed memory divided by this is that part.
+/// The committed bytes divided by this must be garbage too for V8 to collect again.
 const MIN_GARBAGE_DIVISOR: u64 = 10;
 
 /// Bytes of the objects of a page.
@@ -33,7 +33,7 @@ pub struct ObjectBytes {
     pub dead: u64,
     /// Objects to which certain roots lead.
     pub reachable: u64,
-    /// Objects to which only other words lead.
+    /// Objects to which only uncertain roots lead.
     pub uncertain: u64,
 }
 
@@ -66,8 +66,8 @@ struct PageState {
 /// Forecasts by the address of the heap; empty if objects were not traced.
 pub type Forecasts = HashMap<u64, Forecast>;
 
-/// Predicts for each isolate what collections release, its pool included. `external_bytes` are
-/// those of buffers outside of the heaps: if they are not known, any number is possible.
+/// Predicts for each isolate what collections release, its pool included. `external_bytes` is the
+/// size of buffers outside of the heaps: if it is not known, any size is possible.
 pub fn forecasts(
     heaps: &Heaps,
     claimed: &Claimed,
@@ -148,8 +148,8 @@ impl TracedIsolate<'_> {
         self.spaces().map(dead_bytes_of).sum::<u64>()
     }
 
-    /// Returns the resident bytes of all spaces after the collections. `external_bytes` are those
-    /// of buffers outside of the heaps; `live_of` gives the bytes of the objects of a page that
+    /// Returns the resident bytes of all spaces after the collections. `external_bytes` is the size
+    /// of buffers outside of the heaps; `live_of` returns the bytes of the objects of a page that
     /// count as live.
     fn resident_after(&self, external_bytes: u64, live_of: fn(ObjectBytes) -> u64) -> u64 {
         let young =

@@ -20,9 +20,9 @@ use strandline_process::buffer::ReadBuffer;
 const MAX_VISITED: usize = 1 << 24;
 /// Objects between two checks of the deadline.
 const OBJECTS_AT_ONCE: usize = 1 << 12;
-/// Bytes read at first of an object.
+/// Bytes of an object that are read first.
 const FIRST_BYTES: usize = 64;
-/// Bytes read at first of an object whose end is where the next begins.
+/// Bytes that are read first of an object whose end is where the next one begins.
 const FIRST_SCANNED_BYTES: usize = 4096;
 /// [`ReachedObject::holder`] of an object that was reached from a root: an `Option` would take four
 /// more bytes for each of millions of objects.
@@ -44,9 +44,10 @@ struct Forward<'a> {
     reached: Vec<ReachedObject>,
     /// A bit for the place of each of them.
     is_reached: Bitmap,
-    /// The place of the object that is searched for, and its number once it was reached.
+    /// The place of the object that is searched for.
     wanted_place: u64,
-    wanted_number: Option<u32>,
+    /// Its number, or why it was not reached.
+    wanted_number: Result<u32, NoPath>,
     buffer: ReadBuffer,
 }
 
@@ -75,8 +76,9 @@ pub fn chain(
     }
     let is_reached = Bitmap::new(index.places).ok_or(NoPath::TooFar)?;
     let buffer = ReadBuffer::new(PAGE_ALIGNMENT as usize);
+    let wanted_number = Err(NoPath::NoRoot);
     let mut forward =
-        Forward { search, reached: Vec::new(), is_reached, wanted_place, wanted_number: None, buffer };
+        Forward { search, reached: Vec::new(), is_reached, wanted_place, wanted_number, buffer };
     for address in anchors {
         forward.reach(*address, NO_HOLDER);
     }
@@ -84,7 +86,7 @@ pub fn chain(
     let reached_from_anchors = forward.reached.len();
     // What an uncertain root reaches may be reached by a stale word only.
     for each_root in [Roots::each_certain, Roots::each_uncertain] {
-        if forward.wanted_number.is_some() {
+        if forward.wanted_number.is_ok() {
             break;
         }
         let next = forward.reached.len();
@@ -92,12 +94,12 @@ pub fn chain(
             if !trace::is_weak(&search.heap, shapes, root, address) {
                 forward.reach(address, NO_HOLDER);
             }
-            forward.wanted_number.is_none()
+            forward.wanted_number.is_err()
         })
         .ok_or(NoPath::Incomplete)?;
         forward.visit_from(shapes, next)?;
     }
-    let mut number = forward.wanted_number.ok_or(NoPath::NoRoot)?;
+    let mut number = forward.wanted_number?;
     let mut objects = Vec::new();
     let mut first = number;
     while let Some(reached) = forward.reached.get(number as usize) {
@@ -117,7 +119,7 @@ impl Forward<'_> {
             return;
         }
         if place == self.wanted_place {
-            self.wanted_number = Some(self.reached.len() as u32);
+            self.wanted_number = Ok(self.reached.len() as u32);
         }
         // The number of places is below 32 bits (`chain`).
         self.reached.push(ReachedObject { place: place as u32, holder });
@@ -125,7 +127,7 @@ impl Forward<'_> {
 
     /// Visits the objects from the number `next` on, until the one that is searched for is reached.
     fn visit_from(&mut self, shapes: &mut Shapes<'_>, mut next: usize) -> Result<(), NoPath> {
-        while self.wanted_number.is_none()
+        while self.wanted_number.is_err()
             && let Some(reached) = self.reached.get(next).copied()
         {
             if next.is_multiple_of(OBJECTS_AT_ONCE) && Instant::now() >= self.search.heap.context.deadline {
@@ -134,14 +136,15 @@ impl Forward<'_> {
             if self.reached.len() > MAX_VISITED {
                 return Err(NoPath::TooFar);
             }
-            // An object that cannot be read leads to nothing.
-            _ = self.visit(shapes, u64::from(reached.place), next as u32);
+            if self.visit(shapes, u64::from(reached.place), next as u32).is_none() {
+                self.wanted_number = self.wanted_number.or(Err(NoPath::Incomplete));
+            }
             next += 1;
         }
         Ok(())
     }
 
-    /// Reaches what an object refers to.
+    /// Reaches what an object refers to. `None` if it cannot be read.
     fn visit(&mut self, shapes: &mut Shapes<'_>, place: u64, number: u32) -> Option<()> {
         let search = self.search;
         let address = search.heap.index.address_of(place)?;
@@ -170,12 +173,14 @@ pub fn references(
     let (memory, deadline) = (search.heap.memory, search.heap.context.deadline);
     let place = search.heap.index.place_at(address)?;
     let max_bytes = search.heap.index.pages.get(place.page)?.page.area_end.checked_sub(address)?;
-    let first_bytes = if shape.is_scanned() { FIRST_SCANNED_BYTES } else { FIRST_BYTES };
+    let first_bytes = if shape.is_sized_by_scan() { FIRST_SCANNED_BYTES } else { FIRST_BYTES };
     let first_bytes = first_bytes.min(usize::try_from(max_bytes).ok()?);
     buffer.resize(first_bytes);
-    memory.read(address, buffer).ok()?;
-    let size = shapes.head(buffer)?.size.min(max_bytes);
-    search.each_reference(shape, 0, buffer.get(..first_bytes.min(usize::try_from(size).ok()?))?, visit);
+    // The page after a short object may not be resident.
+    let first_bytes = memory.read_some(address, buffer);
+    let bytes = buffer.get(..first_bytes)?;
+    let size = shapes.head(bytes)?.size.min(max_bytes);
+    search.each_reference(shape, 0, bytes.get(..first_bytes.min(usize::try_from(size).ok()?))?, visit);
     if size <= first_bytes as u64 {
         return Some(());
     }

@@ -3,13 +3,13 @@
 //! A heap is trusted if each of its spaces refers back to it with its own number, and if the pages
 //! in the list of each space add up to what the space has committed.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Instant;
 
 use super::layout::{
-    ALLOCATOR_BUFFER, AllocationBuffers, BUFFER_TOP, LOCAL_BUFFER, LOCAL_BUFFER_HEAP, LOCAL_HEAP_BYTES,
-    Layout, LocalBufferOffsets, MAX_ISOLATE_BYTES, MAX_STATE, NEW_SPACE, NEW_SPACE_BYTES, NOT_IN_GC,
-    OLD_SPACE, PAGE_ALIGNMENT, SPACE_COMMITTED, SPACE_HEAP, SPACE_ID,
+    ALLOCATOR_BUFFER, AreaPointer, BUFFER_TOP, LOCAL_BUFFER, LOCAL_BUFFER_HEAP, LOCAL_HEAP_BYTES, Layout,
+    LocalBufferOffsets, MAX_ISOLATE_BYTES, MAX_STATE, NEW_SPACE, NEW_SPACE_BYTES, NOT_IN_GC, OLD_SPACE,
+    PAGE_ALIGNMENT, SPACE_COMMITTED, SPACE_HEAP, SPACE_ID,
 };
 use super::pages::{self, Page};
 use crate::batch::PageCache;
@@ -21,8 +21,8 @@ use strandline_process::range::{AddressRange, RangeSet};
 /// Limit on isolates read in one process; each costs some hundred small reads.
 const MAX_ISOLATES: usize = 1024;
 
-/// The part of an allocation area that holds no object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The part of an allocation area that holds no object; both addresses are 0 if there is no area.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AllocationBuffer {
     /// First byte without an object.
     pub top: u64,
@@ -71,9 +71,9 @@ pub struct Space {
     pub pages: Vec<Page>,
     /// Pages of the new space that hold no object.
     pub idle_pages: Vec<Page>,
-    /// Where the main thread allocates in it.
+    /// Where the main thread allocates in it; `None` if that could not be read.
     pub buffer: Option<AllocationBuffer>,
-    /// The same for what V8 itself allocates there.
+    /// Where V8 itself allocates in the old space, up to V8 11.
     pub local_buffer: Option<AllocationBuffer>,
 }
 
@@ -156,6 +156,9 @@ pub enum HeapError {
 }
 
 /// Reads all heaps, without pages that overlap `foreign_ranges`.
+///
+/// # Errors
+/// Why they were not read.
 pub fn read(
     context: &Context<'_>,
     memory: &dyn Memory,
@@ -229,13 +232,6 @@ pub struct SpaceAddress {
     pub address: u64,
 }
 
-/// The pages in the list of a space.
-struct ListedPages {
-    pages: Vec<Page>,
-    /// The committed bytes of the space.
-    committed_bytes: u64,
-}
-
 impl Reader<'_> {
     /// Returns the spaces of a heap; `None` if `heap` is not one.
     fn spaces_of(&mut self, heap: u64) -> Option<Vec<SpaceAddress>> {
@@ -246,7 +242,7 @@ impl Reader<'_> {
             if address == 0 {
                 continue;
             }
-            if !self.is_space(address, heap, number) {
+            if self.space_number(address, heap) != Some(number) {
                 return None;
             }
             spaces.push(SpaceAddress { number, address });
@@ -262,10 +258,10 @@ impl Reader<'_> {
         spaces.iter().find(is_old).copied()
     }
 
-    /// Whether the space at an address has this number and refers back to this heap.
-    fn is_space(&mut self, address: u64, heap: u64, number: usize) -> bool {
-        let id = address.checked_add(SPACE_ID).and_then(|at| self.cache.word32(at));
-        id.map(|id| id as usize) == Some(number) && self.field(address, SPACE_HEAP) == Some(heap)
+    /// Returns the number of the space at an address; `None` if it does not refer back to `heap`.
+    fn space_number(&mut self, address: u64, heap: u64) -> Option<usize> {
+        let number = self.cache.word32(address.checked_add(SPACE_ID)?)?;
+        (self.field(address, SPACE_HEAP) == Some(heap)).then_some(number as usize)
     }
 
     /// Whether a page in use is owned by a space of this heap.
@@ -273,9 +269,8 @@ impl Reader<'_> {
         let pages = self.pages;
         let mut in_use = pages.iter().filter(|page| page.heap == heap && !page.is_pooled);
         in_use.any(|page| {
-            let id = page.owner.checked_add(SPACE_ID).and_then(|at| self.cache.word32(at));
-            let is_known = id.is_some_and(|id| (id as usize) < self.layout.spaces.len());
-            page.owner != 0 && is_known && self.field(page.owner, SPACE_HEAP) == Some(heap)
+            let number = self.space_number(page.owner, heap).filter(|_| page.owner != 0);
+            number.is_some_and(|number| number < self.layout.spaces.len())
         })
     }
 
@@ -298,20 +293,17 @@ impl Reader<'_> {
 
     /// Reads the spaces of a heap at these addresses.
     fn read_spaces(&mut self, heap: u64, addresses: &[SpaceAddress]) -> Result<Vec<Space>, HeapError> {
-        let buffers = self.buffers_of(heap, addresses);
         let mut spaces = Vec::new();
-        for (&SpaceAddress { number, address }, buffer) in addresses.iter().zip(buffers) {
+        for &SpaceAddress { number, address } in addresses {
             let Some(&name) = self.layout.spaces.get(number) else { continue };
+            let buffer = self.buffer_of(heap, address);
             let space = if name == NEW_SPACE {
                 self.read_new_space(heap, SpaceAddress { number, address }, buffer)?
             } else {
                 let mut space = self.read_space(name, heap, address, buffer)?;
-                let is_old = name == OLD_SPACE;
-                space.local_buffer = self
-                    .layout
-                    .local_buffer
-                    .filter(|_| is_old)
-                    .and_then(|offsets| self.read_local_buffer(heap, address, offsets));
+                if let Some(offsets) = self.layout.local_buffer.filter(|_| name == OLD_SPACE) {
+                    space.local_buffer = self.read_local_buffer(heap, address, offsets);
+                }
                 space
             };
             spaces.push(space);
@@ -327,7 +319,8 @@ impl Reader<'_> {
         address: u64,
         buffer: Option<AllocationBuffer>,
     ) -> Result<Space, HeapError> {
-        let ListedPages { pages, committed_bytes } = self.listed_pages(address)?;
+        let pages = self.listed_pages(address)?;
+        let committed_bytes = sum_of_bytes(&pages);
         let is_large = name.contains("large");
         let used_bytes = if is_large {
             self.field(address, self.layout.objects_size).filter(|&used_bytes| used_bytes <= committed_bytes)
@@ -336,9 +329,11 @@ impl Reader<'_> {
             let allocated =
                 self.field(address, self.layout.space_allocated).filter(|&bytes| bytes <= committed_bytes);
             // From 12.4 on V8 frees the rest of the allocation area before it counts.
-            let is_freed_first = matches!(self.layout.buffers, AllocationBuffers::InLocalHeap(_));
-            let free = buffer.filter(|_| is_freed_first).map_or(0, |buffer| buffer.free_bytes());
-            allocated.and_then(|allocated| allocated.checked_sub(free))
+            let freed_first = match self.layout.area_pointer {
+                AreaPointer::InLocalHeap(_) => buffer.map(|buffer| buffer.free_bytes()),
+                AreaPointer::InSpace(_) => Some(0),
+            };
+            allocated.zip(freed_first).and_then(|(allocated, freed)| allocated.checked_sub(freed))
         };
         let kind = if is_large { SpaceKind::Large } else { SpaceKind::Paged };
         let buffer = buffer.filter(|_| !is_large);
@@ -359,11 +354,11 @@ impl Reader<'_> {
         owners.dedup();
         let mut young = Space::new(heap, NEW_SPACE, SpaceKind::Young, buffer);
         for owner in owners {
-            if !self.is_space(owner, heap, space.number) {
+            if self.space_number(owner, heap) != Some(space.number) {
                 continue;
             }
-            let ListedPages { pages, committed_bytes } = self.listed_pages(owner)?;
-            young.committed_bytes = young.committed_bytes.saturating_add(committed_bytes);
+            let pages = self.listed_pages(owner)?;
+            young.committed_bytes = young.committed_bytes.saturating_add(sum_of_bytes(&pages));
             let has_buffer = |page: &Page| buffer.is_some_and(|buffer| buffer.is_on(page));
             // Objects are in the pages before the allocation area, and in front of it.
             match pages.iter().position(has_buffer) {
@@ -389,11 +384,10 @@ impl Reader<'_> {
     }
 
     /// Returns the pages in the list of a space, whose bytes must be the committed ones.
-    fn listed_pages(&mut self, space: u64) -> Result<ListedPages, HeapError> {
+    fn listed_pages(&mut self, space: u64) -> Result<Vec<Page>, HeapError> {
         let committed_bytes = self.field(space, SPACE_COMMITTED).ok_or(HeapError::Inconsistent)?;
         let mut record = self.field(space, self.layout.first_page).ok_or(HeapError::Inconsistent)?;
         let mut pages = Vec::new();
-        let mut sum: u64 = 0;
         while record != 0 {
             let number = *self.page_numbers.get(&record).ok_or(HeapError::Inconsistent)?;
             let page = self.pages.get(number).filter(|page| page.owner == space);
@@ -403,12 +397,10 @@ impl Reader<'_> {
             if std::mem::replace(is_listed, true) {
                 return Err(HeapError::Inconsistent);
             }
-            sum = sum.saturating_add(page.bytes());
             pages.push(page);
             record = self.field(record, self.layout.record.next).ok_or(HeapError::Inconsistent)?;
         }
-        let listed = ListedPages { pages, committed_bytes };
-        if sum == committed_bytes { Ok(listed) } else { Err(HeapError::Inconsistent) }
+        if sum_of_bytes(&pages) == committed_bytes { Ok(pages) } else { Err(HeapError::Inconsistent) }
     }
 
     /// Returns the pages of a heap that are in no list; they must be pooled.
@@ -434,21 +426,21 @@ impl Reader<'_> {
         self.pages.iter().filter(is_of_ended_isolate).copied().collect()
     }
 
-    /// Returns the allocation area of each space, in the same order.
-    fn buffers_of(&mut self, heap: u64, spaces: &[SpaceAddress]) -> Vec<Option<AllocationBuffer>> {
-        let addresses: Vec<Option<u64>> = match self.layout.buffers {
-            AllocationBuffers::InSpace(offset) => {
-                spaces.iter().map(|space| self.field(space.address, offset)).collect()
-            }
-            AllocationBuffers::InLocalHeap(offset) => {
+    /// Returns the allocation area of a space; `None` if it cannot be read.
+    fn buffer_of(&mut self, heap: u64, space: u64) -> Option<AllocationBuffer> {
+        let at = match self.layout.area_pointer {
+            AreaPointer::InSpace(offset) => self.field(space, offset)?,
+            AreaPointer::InLocalHeap(offset) => {
                 let mut allocators = [0; LOCAL_HEAP_BYTES];
-                let local_heap = self.field(heap, offset);
-                let is_read = local_heap.is_some_and(|at| self.cache.read(at, &mut allocators).is_ok());
-                let address_of = |space: &SpaceAddress| allocator_buffer(&allocators, heap, space.address);
-                spaces.iter().map(|space| address_of(space).filter(|_| is_read)).collect()
+                let local_heap = self.field(heap, offset)?;
+                self.cache.read(local_heap, &mut allocators).ok()?;
+                match allocator_buffer(&allocators, heap, space) {
+                    Some(at) => at,
+                    None => return Some(AllocationBuffer::default()),
+                }
             }
         };
-        addresses.into_iter().map(|at| self.read_buffer(at?)).collect()
+        self.read_buffer(at)
     }
 
     /// Returns the second allocation area of the old space.
@@ -465,12 +457,21 @@ impl Reader<'_> {
         self.read_buffer(allocator.checked_add(LOCAL_BUFFER).filter(|_| is_of_space)?)
     }
 
-    /// Reads a `LinearAllocationArea`.
+    /// Reads a `LinearAllocationArea`, which starts at 0 if there is none; `None` if it makes no
+    /// sense.
     fn read_buffer(&mut self, at: u64) -> Option<AllocationBuffer> {
         let start = self.cache.word(at)?;
+        if start == 0 {
+            return Some(AllocationBuffer::default());
+        }
         let (top, limit) = self.cache.pair(at.checked_add(BUFFER_TOP)?)?;
-        (start != 0 && start <= top && top <= limit).then_some(AllocationBuffer { top, limit })
+        (start <= top && top <= limit).then_some(AllocationBuffer { top, limit })
     }
+}
+
+/// Returns the sum of the sizes of pages, which may overlap.
+fn sum_of_bytes(pages: &[Page]) -> u64 {
+    pages.iter().map(Page::bytes).fold(0, u64::saturating_add)
 }
 
 /// Returns the address of the allocation area of a space: its allocator has a pointer to the heap,
@@ -497,7 +498,7 @@ fn read_only_pages(
         page.heap == 0 && page.owner == 0 && !is_writable
     };
     let candidates: Vec<Page> = pages.iter().filter(is_candidate).copied().collect();
-    let mut is_referenced = vec![false; candidates.len()];
+    let mut referenced = BTreeSet::new();
     // One isolate is enough: all of a process share these pages.
     if let Some(isolate) = isolates.first().filter(|_| !candidates.is_empty()) {
         // The table of roots is in the isolate, before its heap.
@@ -508,18 +509,16 @@ fn read_only_pages(
             if word % 2 == 1
                 && let Some(number) = next.checked_sub(1)
                 && candidates.get(number).is_some_and(|page| (page.area_start..page.area_end).contains(&word))
-                && let Some(is_referenced) = is_referenced.get_mut(number)
             {
-                *is_referenced = true;
+                referenced.insert(number);
             }
             true
         });
     }
-    let referenced = candidates.into_iter().zip(is_referenced).filter(|(_, is_referenced)| *is_referenced);
-    referenced.map(|(page, _)| page).collect()
+    referenced.into_iter().filter_map(|number| candidates.get(number).copied()).collect()
 }
 
-/// Whether pages overlap.
+/// Whether any two pages overlap.
 fn has_overlapping_pages(heaps: &Heaps) -> bool {
     let mut ranges: Vec<AddressRange> = heaps.all_pages().map(Page::range).collect();
     ranges.sort_unstable();

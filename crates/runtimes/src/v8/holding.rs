@@ -14,7 +14,7 @@ use super::layout::{CONTEXT_AFTER_SHARED, PAGE_ALIGNMENT};
 use super::names::{self, Constructors, ScopeInfo};
 use super::objects::{Heap, LiveObject};
 use super::references::{FIRST_EPHEMERON, References};
-use super::shapes::{Content, Shape, Shapes, TableEntry};
+use super::shapes::{Content, Shapes, TableEntry};
 use super::slots;
 use crate::bits::Bitmap;
 use strandline_claims::runtime::{ObjectTypes, ReferenceHints, Variable};
@@ -48,7 +48,8 @@ const CONTEXT_SCOPE: u64 = 16;
 const CONTEXT_OUTSIDE: u64 = 24;
 /// Contexts between two checks of the deadline.
 const CONTEXTS_AT_ONCE: usize = 1 << 16;
-/// Maximum contexts from one to the outermost; the variables of further ones get no file's name.
+/// Maximum contexts followed outwards from a function; the variables of contexts farther out are
+/// named without a file.
 const MAX_CONTEXTS: usize = 100;
 /// `exports_` in a `SourceTextModule` (`src/objects/module.tq`), a table of names and cells.
 const MODULE_EXPORTS: usize = 8;
@@ -190,7 +191,7 @@ impl Collector<'_> {
         if shape.content == Content::Free {
             return;
         }
-        let class = self.class_of(shapes, shape, bytes);
+        let class = self.class_of(shapes, object);
         self.holding.types.push(address, class.number);
         let hints = &mut self.holding.hints;
         hints.blocks.push(address, size);
@@ -220,25 +221,21 @@ impl Collector<'_> {
         }
     }
 
-    /// The class of an object that begins with `bytes`; that of a function is its code.
-    fn class_of(&mut self, shapes: &mut Shapes<'_>, shape: Shape, bytes: &[u8]) -> ObjectClass {
-        let layout = self.heap.layout;
-        let is_function = shape.content == Content::Function;
-        let shared = word_at(bytes, layout.shared as usize).filter(|_| is_function);
+    /// Returns the class of an object. Functions with the same code are a class of their own.
+    fn class_of(&mut self, shapes: &mut Shapes<'_>, object: LiveObject<'_>) -> ObjectClass {
+        let (layout, shape) = (self.heap.layout, object.shape);
+        let shared = object.shared_function_info(layout);
         if let Some(shared) = shared {
             // A file whose name cannot be read is not named.
-            _ = self.note_files(shapes, shared, bytes);
+            _ = self.note_files(shapes, shared, object.bytes);
         }
         let key = shared.unwrap_or(shape.map);
         if let Some(class) = self.classes.get(&key) {
             return *class;
         }
-        let name = match shared {
-            Some(shared) => names::function_type_name(shapes, layout, shared),
-            None => names::object_type_name(shapes, layout, shape, self.constructors),
-        };
+        let name = names::type_name(shapes, layout, shape, shared, self.constructors);
         let role = match shapes.types().name(shape.instance_type).unwrap_or_default() {
-            _ if is_function => Role::Plain,
+            _ if shape.content == Content::Function => Role::Plain,
             "Context" => Role::Context,
             "SourceTextModule" => Role::Module,
             "PropertyCell" => Role::Property,
@@ -378,7 +375,7 @@ impl Collector<'_> {
             let instance_type = shapes.type_at(code)?;
             let shared = match shapes.types().name(instance_type).unwrap_or_default() {
                 "SharedFunctionInfo" => code,
-                "JSGeneratorObject" | "JSAsyncFunctionObject" | "JSAsyncGeneratorObject" => {
+                class if slots::GENERATORS.contains(&class) => {
                     let function = shapes.target(code, GENERATOR_FUNCTION)?;
                     shapes.target(function, layout.shared)?
                 }

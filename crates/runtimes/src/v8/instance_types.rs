@@ -105,8 +105,7 @@ impl InstanceTypes {
         if let Some(number) = all.number("WasmImportData") {
             all.add("WasmDispatchTableForImports", number.saturating_sub(1));
         }
-        let has_needed = all.number("Map").is_some() && all.number("JSFunction").is_some();
-        (has_needed && all.number("JSProxy").is_some()).then_some(all)
+        ["Map", "JSFunction", "JSProxy"].iter().all(|name| all.number(name).is_some()).then_some(all)
     }
 
     /// Names a number, unless it has a name; the first number of a class is also its number by

@@ -130,15 +130,15 @@ pub struct Record {
 pub struct PooledFlags {
     /// Offset in the record, or in the page if [`PooledFlags::is_in_page`] is set.
     pub offset: usize,
-    /// Whether the flags are in the page.
+    /// Whether the flags are in the page, also where the record is outside of it.
     pub is_in_page: bool,
     /// Bits that are all set in a pooled page (`UNREGISTERED` and `PRE_FREED`).
     pub bits: u32,
 }
 
-/// Where the pointer to the allocation area of a space is.
+/// Where the pointer to the allocation area of a space is, a `LinearAllocationArea`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AllocationBuffers {
+pub enum AreaPointer {
     /// In each space, at this offset (`allocation_info_` in `SpaceWithLinearArea`).
     InSpace(u64),
     /// In the allocators of the main thread's `LocalHeap`, to which the `Heap` has a pointer at
@@ -156,14 +156,14 @@ pub struct LocalBufferOffsets {
     pub allocator: u64,
 }
 
-/// The lists of ArrayBuffers of a heap (`src/heap/array-buffer-sweeper.h`), and their entries
-/// (`ArrayBufferExtension` in `src/objects/js-array-buffer.h`).
+/// Offsets in the lists of ArrayBuffers of a heap (`src/heap/array-buffer-sweeper.h`), and in their
+/// entries (`ArrayBufferExtension` in `src/objects/js-array-buffer.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extensions {
-    /// `young_` and `old_` in an `ArrayBufferSweeper`: first, last, bytes.
+pub struct ArrayBufferLists {
+    /// `young_` and `old_` in an `ArrayBufferSweeper`: first entry, last entry, sum of bytes.
     pub lists: [u64; 2],
-    /// The same in the lists that a collection sweeps in the background, until the next one
-    /// (`job_`, `SweepingJob`; later `state_`, `SweepingState`).
+    /// `young_` and `old_` in the job that sweeps in the background after a collection, until the
+    /// next one (`SweepingJob` at `job_`; later `SweepingState` at `state_`).
     pub job_lists: [u64; 2],
     /// `backing_store_` in an entry.
     pub store: u64,
@@ -247,7 +247,7 @@ pub struct ViewOffsets {
     pub data_view_data: usize,
 }
 
-/// The table of a heap's external strings (`ExternalStringTable` in `src/heap/heap.h`).
+/// Offsets in the table of a heap's external strings (`ExternalStringTable` in `src/heap/heap.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExternalStrings {
     /// Its offset in a `Heap`.
@@ -285,14 +285,14 @@ pub struct Layout {
     pub space_allocated: u64,
     /// `objects_size_` in a `LargeObjectSpace`.
     pub objects_size: u64,
-    /// Where the pointers to allocation areas are.
-    pub buffers: AllocationBuffers,
+    /// Where the pointer to the main thread's allocation area in a space is.
+    pub area_pointer: AreaPointer,
     /// Where the second allocation area of the old space is.
     pub local_buffer: Option<LocalBufferOffsets>,
     /// `array_buffer_sweeper_` in a `Heap`.
     pub sweeper: u64,
     /// The lists of ArrayBuffers.
-    pub extensions: Extensions,
+    pub array_buffers: ArrayBufferLists,
     /// The table of external strings.
     pub strings: ExternalStrings,
     /// Objects.
@@ -314,7 +314,7 @@ impl Layout {
 const YOUNG_AND_OLD: &[u64] = &[8, 32];
 
 /// Lists of ArrayBuffers up to V8 12, where the mutex of the sweeper comes before its lists.
-const V8_11_EXTENSIONS: Extensions = Extensions {
+const V8_11_ARRAY_BUFFERS: ArrayBufferLists = ArrayBufferLists {
     lists: [104, 128],
     job_lists: [16, 40],
     store: 8,
@@ -325,7 +325,7 @@ const V8_11_EXTENSIONS: Extensions = Extensions {
     mapped_flags: 2 | 4,
 };
 /// The same from V8 13 on; the lowest bit of the length is the age.
-const V8_13_EXTENSIONS: Extensions = Extensions {
+const V8_13_ARRAY_BUFFERS: ArrayBufferLists = ArrayBufferLists {
     lists: [16, 48],
     job_lists: [8, 40],
     store: 0,
@@ -398,10 +398,10 @@ const V8_11: Layout = Layout {
     first_page: 0x28,
     space_allocated: 0x98,
     objects_size: 0x60,
-    buffers: AllocationBuffers::InSpace(0x50),
+    area_pointer: AreaPointer::InSpace(0x50),
     local_buffer: Some(LocalBufferOffsets { local_heap: 0x210, allocator: 0x90 }),
     sweeper: 0x920,
-    extensions: V8_11_EXTENSIONS,
+    array_buffers: V8_11_ARRAY_BUFFERS,
     strings: ExternalStrings { table: 0xc30, vectors: YOUNG_AND_OLD },
     objects: V8_11_OBJECTS,
     spaces: &[
@@ -440,10 +440,10 @@ const V8_13: Layout = Layout {
     first_page: 0x28,
     space_allocated: 0x78,
     objects_size: 0x68,
-    buffers: AllocationBuffers::InLocalHeap(0x20),
+    area_pointer: AreaPointer::InLocalHeap(0x20),
     local_buffer: None,
     sweeper: 0x778,
-    extensions: V8_13_EXTENSIONS,
+    array_buffers: V8_13_ARRAY_BUFFERS,
     strings: ExternalStrings { table: 0xa90, vectors: YOUNG_AND_OLD },
     objects: V8_13_OBJECTS,
     spaces: &[
@@ -476,7 +476,7 @@ pub static LAYOUTS: [Layout; 5] = [
         first_page: 0xa8,
         space_allocated: 0x110,
         objects_size: 0xd8,
-        buffers: AllocationBuffers::InSpace(0xc8),
+        area_pointer: AreaPointer::InSpace(0xc8),
         local_buffer: Some(LocalBufferOffsets { local_heap: 0x210, allocator: 0x50 }),
         sweeper: 0x938,
         strings: ExternalStrings { table: 0xc98, vectors: YOUNG_AND_OLD },
@@ -518,7 +518,7 @@ pub static LAYOUTS: [Layout; 5] = [
         heap_state: 0x198,
         heap_pressure: 0xa8,
         space_allocated: 0x70,
-        buffers: AllocationBuffers::InLocalHeap(0x20),
+        area_pointer: AreaPointer::InLocalHeap(0x20),
         local_buffer: None,
         sweeper: 0x6f0,
         strings: ExternalStrings { table: 0xa48, vectors: YOUNG_AND_OLD },
@@ -556,9 +556,9 @@ pub static LAYOUTS: [Layout; 5] = [
         heap_pressure: 0x68,
         space_allocated: 0x68,
         objects_size: 0x58,
-        buffers: AllocationBuffers::InLocalHeap(0x10),
+        area_pointer: AreaPointer::InLocalHeap(0x10),
         sweeper: 0x7a8,
-        extensions: Extensions { store_flags: 56, mapped_flags: 2 | 8, ..V8_13_EXTENSIONS },
+        array_buffers: ArrayBufferLists { store_flags: 56, mapped_flags: 2 | 8, ..V8_13_ARRAY_BUFFERS },
         // The sum of the bytes of the strings is before the only vector.
         strings: ExternalStrings { table: 0xab0, vectors: &[16] },
         objects: ObjectLayout {

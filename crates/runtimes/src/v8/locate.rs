@@ -1,7 +1,7 @@
 //! Finds V8 in mapped files, with its version.
 
 use super::MAX_PROGRAMS;
-use super::current::{self, Current, TRY_GET_CURRENT};
+use super::current::{self, CurrentIsolate, TRY_GET_CURRENT};
 use super::instance_types::{self, InstanceTypes};
 use super::layout::{LAYOUTS, Layout};
 use strandline_process::elf::Object;
@@ -24,7 +24,7 @@ const VERSION_SYMBOLS: [&str; 4] = [
 /// which "can be called from any thread".
 pub const MEMORY_PRESSURE: &str = "_ZN2v87Isolate26MemoryPressureNotificationENS_19MemoryPressureLevelE";
 
-/// Bytes of that function that are read: it has 94 to 100 in the versions tried.
+/// Bytes read of that function, which has 94 to 100 in the versions tried.
 const FUNCTION_BYTES: u64 = 128;
 
 /// A mapped file that holds V8.
@@ -37,7 +37,7 @@ pub struct Program {
     /// The code of [`MEMORY_PRESSURE`], and what follows it; empty if the file does not export it.
     pub memory_pressure: Vec<u8>,
     /// Where a thread's current isolate is; `None` if the code that reads it was not understood.
-    pub current: Option<Current>,
+    pub current_isolate: Option<CurrentIsolate>,
     /// Kinds of objects; `None` if the file does not state them.
     pub types: Option<InstanceTypes>,
 }
@@ -85,13 +85,12 @@ fn program(process: &Process, space: &AddressSpace, module: &Module<'_>) -> Opti
     };
     let code = address(MEMORY_PRESSURE).and_then(|address| image.bytes_at(address, FUNCTION_BYTES));
     let object = Object::open(process, space, module.code).ok();
-    let current = object.and_then(|object| {
+    let current_isolate = object.and_then(|object| {
         let code = image.bytes_at(address(TRY_GET_CURRENT)?, current::FUNCTION_BYTES)?;
-        Current::decode(&code, object.symbol_address(TRY_GET_CURRENT)?)
+        CurrentIsolate::decode(&code, object.symbol_address(TRY_GET_CURRENT)?)
     });
-    let path = module.code.name.clone();
-    let memory_pressure = code.unwrap_or_default();
-    let mut program = Program { path, version, memory_pressure, current, types: None };
+    let (path, memory_pressure) = (module.code.name.clone(), code.unwrap_or_default());
+    let mut program = Program { path, version, memory_pressure, current_isolate, types: None };
     if let Some(exported) = instance_types::exported(&image) {
         program.set_types(exported.classes.into_iter(), exported.first_context);
     }

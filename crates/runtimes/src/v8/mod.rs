@@ -129,6 +129,11 @@ impl FoundRuntime for Programs<Program> {
         true
     }
 
+    /// They lead to the isolate of each thread (`current`).
+    fn needs_thread_pointers(&self) -> bool {
+        true
+    }
+
     fn read(&self, context: &Context<'_>, refinements: &Refinements) -> Result<Vec<Reading>, Busy> {
         let limit = Limit { max_programs: MAX_PROGRAMS, code: "v8_left_out", runtimes: "V8s" };
         self.read_within(
@@ -182,8 +187,8 @@ pub fn read(
     let stores = stores::read(context, &memory, layout, &heaps);
     stores.claim_blocks(refinements);
     if stores.buffers.is_none() || stores.strings.is_none() {
-        let text = "the list of ArrayBuffers or external strings was changing, is damaged or too long, or there was no time: those that are in no list \
-                    count as malloc's blocks";
+        let text = "not all ArrayBuffers or external strings were found: their list was changing, is damaged, unreadable or too \
+                    long, or there was no time; strandline counts the others as malloc's blocks";
         reading.caveats.push(caveat("v8_buffers_unread", text.to_owned()));
     }
     reading.facts.read = true;
@@ -255,12 +260,7 @@ fn add_objects(
     if unread > 0 {
         let text = "objects on these bytes of pages could not be separated, and are not counted by type; which objects live is not known";
         caveat("v8_objects_unread", Some(unread), text);
-    } else if objects.is_untraced {
-        let text = "it is not known which objects live: there was no time or no memory to trace them, or a part of the memory \
-                    could not be read";
-        caveat("v8_not_traced", None, text);
-    } else if objects.is_swapped {
-        let text = "parts of the process are, or may be, swapped out: which objects live is not known";
+    } else if let Some(text) = objects.untraced_because {
         caveat("v8_not_traced", None, text);
     }
     if objects.census.constructors.is_cut {
@@ -292,10 +292,9 @@ struct Objects {
     path: Option<Result<facts::Path, NoPath>>,
     /// What the live objects hold, if the blocks are wanted.
     holding: Option<Holding>,
-    /// Whether objects were to be traced, and were not, or not completely.
-    is_untraced: bool,
-    /// Whether they were not to be traced because parts of the process may be swapped out.
-    is_swapped: bool,
+    /// Why it is not known which objects live, or what they hold; `None` if it is known, or if
+    /// neither was wanted of a stopped process.
+    untraced_because: Option<&'static str>,
 }
 
 impl Objects {
@@ -325,18 +324,16 @@ fn count_objects(
     heaps: &Heaps,
 ) -> Result<Objects, String> {
     let Some(types) = &program.types else {
-        return Err(
-            "the program does not export the numbers of V8's classes (v8dbg_type_…); its objects are not \
-                    counted by type"
-                .to_owned(),
-        );
+        let text = "the program does not export the numbers of V8's classes (v8dbg_type_…); its objects are not counted \
+                    by type";
+        return Err(text.to_owned());
     };
     let index = PageIndex::new(heaps);
     let heap = objects::Heap { context, memory, layout: &layout.objects, types, index: &index };
     if !heap.has_time() {
         return Err(format!(
-            "its objects are not counted by type: the process was stopped, not a snapshot of it, and reading more than {} \
-             of objects takes too long",
+            "its objects are not counted by type: strandline read the stopped process, not a snapshot of it, and more than {} \
+             of objects take too long",
             units::bytes(objects::MAX_STOPPED_BYTES)
         ));
     }
@@ -353,6 +350,12 @@ fn count_objects(
         .map(|(live, name)| Search { heap, roots: &roots, live }.path_to(name, &mut census.constructors));
     let held_live = live.as_ref().filter(|_| context.keeps_blocks);
     let holding = held_live.and_then(|live| holding::holding(&heap, &live.marks, &mut census.constructors));
-    let is_untraced = is_traced && (live.is_none() || context.keeps_blocks && holding.is_none());
-    Ok(Objects { index, census, live, path, holding, is_untraced, is_swapped })
+    let is_unknown = is_swapped || is_traced && live.is_none() || context.keeps_blocks && holding.is_none();
+    let untraced_because = is_unknown.then_some(if is_swapped {
+        "parts of the process are, or may be, swapped out: which objects live is not known"
+    } else {
+        "it is not known which objects live: there was no time or no memory to trace them, or a part of the memory \
+         could not be read"
+    });
+    Ok(Objects { index, census, live, path, holding, untraced_because })
 }

@@ -39,8 +39,8 @@ const FILE_URL: &str = "file://";
 const MAX_TABLE_NAMES: u64 = 1 << 14;
 /// Maximum length of the path of a script.
 const MAX_PATH_BYTES: usize = 1024;
-/// Limit on constructors of one prototype; [`Constructors::is_cut`] says whether another one
-/// mattered.
+/// Maximum constructors kept of one prototype; [`Constructors::is_cut`] is set if a further one may
+/// be the name of an object.
 const MAX_CONSTRUCTORS_PER_PROTOTYPE: usize = 8;
 /// Longest name; longer ones are cut.
 const MAX_CHARACTERS: usize = 100;
@@ -48,12 +48,27 @@ const MAX_CHARACTERS: usize = 100;
 const STRING_CONTENT: u64 = 16;
 /// Maximum strings from one to the one with its characters.
 const MAX_STRING_CHAIN: usize = 8;
-/// Name of objects that are prototypes of others.
+/// Name of objects that are prototypes of other objects.
 const PROTOTYPE: &str = "(prototype)";
 /// Name of the global object and its proxy.
 const GLOBAL: &str = "(global object)";
 /// Name of a function or class that has none.
 const ANONYMOUS: &str = "(anonymous)";
+
+/// Returns the name of the type of an object with this hidden class; `shared` is the pointer to its
+/// `SharedFunctionInfo` if it is a function.
+pub fn type_name(
+    shapes: &mut Shapes<'_>,
+    layout: &ObjectLayout,
+    shape: Shape,
+    shared: Option<u64>,
+    constructors: &mut Constructors,
+) -> String {
+    match shared {
+        Some(shared) => function_type_name(shapes, layout, shared),
+        None => object_type_name(shapes, layout, shape, constructors),
+    }
+}
 
 /// Returns the name of the objects of a hidden class that are not functions.
 pub fn object_type_name(
@@ -130,7 +145,7 @@ impl Constructors {
     }
 }
 
-/// Returns what Chrome's developer tools call strings of this type.
+/// Returns the name of strings of this type in Chrome's developer tools.
 fn string_name(instance_type: u16) -> &'static str {
     match instance_type & representation::MASK {
         representation::CONS => "(concatenated string)",
@@ -141,9 +156,9 @@ fn string_name(instance_type: u16) -> &'static str {
     }
 }
 
-/// Returns the name of the constructor of a hidden class. Only the first hidden class of a chain
-/// refers to it; each later one refers to the one before. For a derived class it is the constructor
-/// of the base class.
+/// Returns the name of the constructor of a hidden class, for a derived class that of its base
+/// class. Only the first hidden class of a chain refers to the constructor; each later one refers
+/// to the one before.
 fn constructor(
     shapes: &mut Shapes<'_>,
     layout: &ObjectLayout,
@@ -170,7 +185,7 @@ fn constructor(
             break None;
         }
     };
-    // Also that there is no name: otherwise each hidden class would walk the chain again.
+    // A missing name is stored too: otherwise each hidden class would walk the chain again.
     for address in chain {
         constructors.by_hidden_class.insert(address, name.clone());
     }
@@ -317,16 +332,15 @@ pub fn text(shapes: &mut Shapes<'_>, mut word: u64) -> Option<String> {
 fn characters(shapes: &mut Shapes<'_>, address: u64, content: u64, instance_type: u16) -> Option<String> {
     let length = shapes.cache.word32(address.checked_add(STRING_LENGTH as u64)?)? as usize;
     let count = length.min(MAX_CHARACTERS);
-    let mut name = if u32::from(instance_type) & IS_ONE_BYTE != 0 {
-        let mut bytes = [0; MAX_CHARACTERS];
-        shapes.cache.read(content, bytes.get_mut(..count)?).ok()?;
-        bytes.get(..count)?.iter().map(|byte| char::from(*byte)).collect::<String>()
+    let is_one_byte = u32::from(instance_type) & IS_ONE_BYTE != 0;
+    let mut bytes = [0; 2 * MAX_CHARACTERS];
+    let bytes = bytes.get_mut(..if is_one_byte { count } else { 2 * count })?;
+    shapes.cache.read(content, bytes).ok()?;
+    let mut name: String = if is_one_byte {
+        bytes.iter().map(|byte| char::from(*byte)).collect()
     } else {
-        let mut bytes = [0; 2 * MAX_CHARACTERS];
-        shapes.cache.read(content, bytes.get_mut(..2 * count)?).ok()?;
-        let (units, _) = bytes.get(..2 * count)?.as_chunks::<2>();
-        let units: Vec<u16> = units.iter().map(|unit| u16::from_le_bytes(*unit)).collect();
-        String::from_utf16_lossy(&units)
+        let units = bytes.as_chunks::<2>().0.iter().map(|unit| u16::from_le_bytes(*unit));
+        char::decode_utf16(units).map(|unit| unit.unwrap_or(char::REPLACEMENT_CHARACTER)).collect()
     };
     // A name in code, or what V8 makes of one: `get size`, `bound report`, `#secret`, `a.b`.
     let may_be_in_name = |c: char| c.is_alphanumeric() || "_$#.<>[] ".contains(c);

@@ -57,12 +57,11 @@ pub fn notification(
                     is not called"
             .to_owned());
     }
-    let owner = |isolate: &Isolate| program.current?.owner(context, isolate.address);
     let calls: Vec<NotifyCall> = heaps
         .isolates
         .iter()
         .map(|isolate| NotifyCall {
-            owner: owner(isolate),
+            owner: program.current_isolate.and_then(|current| current.owner(context, isolate.address)),
             least_bytes: remedies::least_bytes(heaps, claimed, forecasts, isolate),
             ..call(layout, isolate)
         })

@@ -9,18 +9,18 @@ use super::instance_types::InstanceTypes;
 use super::layout::{ObjectLayout, PAGE_ALIGNMENT};
 use super::names::Constructors;
 use super::page_index::{IndexedPage, PageIndex, WORD_BYTES};
-use super::shapes::{Shape, Shapes};
+use super::shapes::{Content, Shape, Shapes};
 use super::tally::{self, Tally, Totals};
 use crate::batch::PageCache;
 use crate::bits::Bitmap;
 use crate::work;
 use strandline_claims::runtime::Context;
 use strandline_process::buffer::ReadBuffer;
-use strandline_process::memory::Memory;
+use strandline_process::memory::{Memory, word_at};
 
-/// Maximum bytes of objects that are walked while the process is stopped: it waits some 25 ms.
+/// Maximum bytes of objects that are walked while the process is stopped, which takes some 25 ms.
 pub const MAX_STOPPED_BYTES: u64 = 32 << 20;
-/// Most bytes before an allocation area that may be an object without a hidden class yet.
+/// Maximum bytes before an allocation area that may be an object without a hidden class yet.
 const MAX_INCOMPLETE_BYTES: u64 = 1024;
 
 /// What was counted.
@@ -36,17 +36,24 @@ pub struct Census {
     pub unread_bytes: u64,
 }
 
-/// An object that lives, or may.
+/// An object that may be alive.
 #[derive(Clone, Copy)]
 pub struct LiveObject<'a> {
-    /// Where it is.
+    /// Its address.
     pub address: u64,
     /// Its hidden class.
     pub shape: Shape,
     /// Its size in bytes.
     pub size: u64,
-    /// Its bytes, of a large one the first.
+    /// Its bytes; the first ones of a large object.
     pub bytes: &'a [u8],
+}
+
+impl LiveObject<'_> {
+    /// The pointer to the `SharedFunctionInfo` of a function; `None` for other objects.
+    pub fn shared_function_info(&self, layout: &ObjectLayout) -> Option<u64> {
+        word_at(self.bytes, layout.shared as usize).filter(|_| self.shape.content == Content::Function)
+    }
 }
 
 /// Where objects are, and how they are read.
@@ -150,7 +157,7 @@ pub fn count(heap: &Heap<'_>, starts: Option<&Bitmap>) -> Census {
             }
         }
         census.unread_bytes += walk.unread_bytes;
-        walk.tally.add_names(&mut walk.shapes, heap.layout, &mut census.constructors);
+        census.constructors.add(&mut walk.shapes, heap.layout, &walk.tally.constructors);
     }
     let workers = walks.iter_mut().map(|walk| (&walk.tally, &mut walk.shapes));
     census.totals = tally::total(workers, heap.layout, &mut census.constructors);
@@ -236,8 +243,10 @@ impl Walk<'_> {
     fn count_large(&mut self, indexed: &IndexedPage, buffer: &mut ReadBuffer) {
         let page = &indexed.page;
         let bytes = indexed.read_head(self.heap.memory, buffer).unwrap_or_default();
-        let head =
-            self.shapes.head(bytes).filter(|head| head.size <= page.area_bytes() && !head.shape.is_scanned());
+        let head = self
+            .shapes
+            .head(bytes)
+            .filter(|head| head.size <= page.area_bytes() && !head.shape.is_sized_by_scan());
         match head {
             Some(head) => {
                 self.tally.record(self.heap.layout, head, bytes);

@@ -24,7 +24,7 @@ pub struct IndexedPage {
     pub is_large: bool,
     /// The parts with consecutive objects.
     pub runs: Vec<AddressRange>,
-    /// Ends of the objects before allocation areas: the last of them may not be complete.
+    /// Where objects end before the free parts of allocation areas: the last one may be incomplete.
     pub buffer_tops: Vec<u64>,
     /// Number of its first place.
     pub first_place: u64,
@@ -37,7 +37,7 @@ pub struct PageIndex {
     pub pages: Vec<IndexedPage>,
     /// Number of places.
     pub places: u64,
-    /// Bytes of pages of an unexpected size, which are left out.
+    /// Bytes of objects on pages of an unexpected size, which are left out.
     pub unread_bytes: u64,
 }
 
@@ -62,11 +62,7 @@ impl PageIndex {
                 index.unread_bytes += page.allocated_bytes;
                 continue;
             }
-            let runs = if is_large {
-                vec![AddressRange::new(page.area_start, page.area_end)]
-            } else {
-                object_runs(space, page)
-            };
+            let runs = object_runs(space, page);
             let buffer_tops = space.buffers_on(page).map(|buffer| buffer.top).collect();
             index.pages.push(IndexedPage { page: *page, is_large, runs, buffer_tops, first_place: 0 });
         }

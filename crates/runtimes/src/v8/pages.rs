@@ -25,7 +25,7 @@ pub struct Page {
     pub area_end: u64,
     /// Address of its record, by which lists refer to it.
     pub record: u64,
-    /// Bytes of objects, and of the allocation area if it is here.
+    /// Bytes of objects, and of the allocation areas on the page.
     pub allocated_bytes: u64,
     /// Bytes that no object can use.
     pub wasted_bytes: u64,
@@ -64,36 +64,28 @@ impl Page {
 pub fn candidates(context: &Context<'_>, memory: &dyn Memory, layout: &Layout) -> Option<Vec<Page>> {
     let starts = possible_starts(context);
     let mut batch = Batch::new(memory);
-    let mut pages = Vec::new();
+    let mut headers: Vec<Header> = Vec::new();
     match layout.metadata {
-        None => {
-            let records: Vec<AddressRange> =
-                starts.iter().map(|&at| AddressRange::sized(at, RECORD_BYTES)).collect();
-            batch.bytes(&records, &mut |index, bytes| {
-                let Some(&start) = starts.get(index) else { return };
-                let header = Header { start, record: start, flags: flags_in_page(layout, bytes) };
-                pages.extend(decode_page(layout, header, bytes));
-            });
-        }
+        None => headers.extend(starts.iter().map(|&start| Header { start, record: start, flags: None })),
         Some(offset) => {
             let in_pages: Vec<AddressRange> =
                 starts.iter().map(|&at| AddressRange::sized(at, offset as u64 + 8)).collect();
-            let mut headers: Vec<Header> = Vec::new();
             batch.bytes(&in_pages, &mut |index, bytes| {
                 let Some(&start) = starts.get(index) else { return };
                 let record = word_at(bytes, offset).filter(|at| *at != 0 && at.is_multiple_of(8));
-                let flags = flags_in_page(layout, bytes);
+                let flags = half_word_at(bytes, layout.pooled.offset).filter(|_| layout.pooled.is_in_page);
                 headers.extend(record.map(|record| Header { start, record, flags }));
-            });
-            let records: Vec<AddressRange> =
-                headers.iter().map(|header| AddressRange::sized(header.record, RECORD_BYTES)).collect();
-            batch.bytes(&records, &mut |index, bytes| {
-                pages.extend(headers.get(index).and_then(|header| decode_page(layout, *header, bytes)));
             });
         }
     }
+    let records: Vec<AddressRange> =
+        headers.iter().map(|header| AddressRange::sized(header.record, RECORD_BYTES)).collect();
+    let mut pages = Vec::new();
+    batch.bytes(&records, &mut |index, bytes| {
+        pages.extend(headers.get(index).and_then(|header| decode_page(layout, *header, bytes)));
+    });
     let mut is_late = false;
-    // Pages that claim to be long may each cross all mappings.
+    // Damaged headers may each state a page that crosses all mappings.
     pages.retain(|page| {
         is_late |= Instant::now() >= context.deadline;
         !is_late && is_process_memory(context.space, page.start, page.end)
@@ -122,17 +114,11 @@ struct Header {
     start: u64,
     /// Address of its record.
     record: u64,
-    /// Its flags, if they are in the page
-    /// ([`PooledFlags::is_in_page`](super::layout::PooledFlags)).
+    /// Its flags; `None` if they are in its record.
     flags: Option<u32>,
 }
 
-/// The flags of a page that begins with `bytes`; `None` if they are in its record.
-fn flags_in_page(layout: &Layout, bytes: &[u8]) -> Option<u32> {
-    half_word_at(bytes, layout.pooled.offset).filter(|_| layout.pooled.is_in_page)
-}
-
-/// Decodes a record; `None` if its sizes do not agree.
+/// Decodes the `bytes` of a record; `None` if its sizes do not agree.
 fn decode_page(layout: &Layout, header: Header, bytes: &[u8]) -> Option<Page> {
     let Header { start, record, flags } = header;
     let fields = &layout.record;
@@ -147,24 +133,21 @@ fn decode_page(layout: &Layout, header: Header, bytes: &[u8]) -> Option<Page> {
     let (heap, owner) = (word(fields.heap)?, word(fields.owner)?);
     // A large object that was trimmed leaves the count of its page as it was
     // (`Heap::RightTrimArray`, `LargeObjectSpace::ShrinkPageToObjectSize`).
-    let allocated_bytes = word(fields.allocated).filter(|&bytes| bytes < MAX_BYTES)?;
+    let stated_bytes = word(fields.allocated).filter(|&bytes| bytes < MAX_BYTES)?;
     if !is_area_within || !heap.is_multiple_of(8) || !owner.is_multiple_of(8) {
         return None;
     }
     let flags = flags.or_else(|| half_word_at(bytes, layout.pooled.offset))?;
-    let is_pooled = flags & layout.pooled.bits == layout.pooled.bits;
-    let wasted_bytes = word(fields.wasted)?;
-    let allocated_bytes = allocated_bytes.min(area_end - area_start);
     Some(Page {
         start,
         end,
         area_start,
         area_end,
         record,
-        allocated_bytes,
-        wasted_bytes,
+        allocated_bytes: stated_bytes.min(area_end - area_start),
+        wasted_bytes: word(fields.wasted)?,
         heap,
         owner,
-        is_pooled,
+        is_pooled: flags & layout.pooled.bits == layout.pooled.bits,
     })
 }

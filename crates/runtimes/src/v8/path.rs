@@ -1,9 +1,9 @@
 //! What keeps an object of a type alive: the shortest path to it from a global object, or if none
 //! leads to it, one from a root.
 //!
-//! The search goes from the object to those that refer to it, and so on: each step visits all
-//! references of the live objects. A word that only looks like a pointer may be among them. Where
-//! that takes too many steps, a second search begins at the global objects (`forward`).
+//! The search goes from the object to the objects that refer to it, and so on: each step visits all
+//! references of the live objects. A word that only looks like a pointer may be among them. If this
+//! takes too many steps, a second search begins at the global objects (`forward`).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
@@ -14,7 +14,7 @@ use super::forward::{self, Chain};
 use super::layout::PAGE_ALIGNMENT;
 use super::names::{self, Constructors};
 use super::objects::Heap;
-use super::references::{EPHEMERON_BYTES, FIRST_EPHEMERON, References};
+use super::references::{EPHEMERON_BYTES, FIRST_EPHEMERON, References, ephemeron_at};
 use super::roots::{Root, Roots};
 use super::shapes::{Content, Shape, Shapes};
 use super::slots::{self, Slot, SlotName};
@@ -80,7 +80,7 @@ struct RootReference {
     object: u64,
 }
 
-/// The reference of an object that was found, in the direction of the object that is searched for.
+/// The reference of an object that was found by which it leads to the object that is searched for.
 #[derive(Clone, Copy)]
 struct HeldReference {
     /// Offset of the reference; `None` for the object itself.
@@ -89,12 +89,12 @@ struct HeldReference {
     target: u64,
 }
 
-/// The end of a large object, whose beginning was searched.
+/// The part of a large object that was not searched yet.
 struct UnreadPart {
     /// Address of the object.
     object: u64,
     shape: Shape,
-    /// Where in the object it begins.
+    /// Offset of the part in the object.
     offset: u64,
     /// Size of the object.
     object_bytes: u64,
@@ -119,7 +119,7 @@ impl Search<'_> {
         let mut newest_objects = vec![sample];
         let anchors = self.anchors(&mut shapes).ok_or(NoPath::Incomplete)?;
         let mut anchor = None;
-        // The other half of the time is for the search from the other end.
+        // The second half of the time is for the search from the global objects.
         let now = Instant::now();
         let half_time = now + self.heap.context.deadline.saturating_duration_since(now) / 2;
         for _ in 0..MAX_BACKWARD_STEPS {
@@ -155,9 +155,9 @@ impl Search<'_> {
         Ok(self.describe_path(&mut shapes, &links, count, root, constructors))
     }
 
-    /// Returns where paths end: the first context of each isolate, which is the last in the list of
-    /// contexts, and its global object. The others are contexts of the module `vm`, which something
-    /// holds.
+    /// Returns where paths begin: the first context of each isolate, which is the last in the list
+    /// of contexts, and its global object. The others are contexts of the module `vm`, which
+    /// something holds. `None` if the deadline passed, or a page could not be read.
     fn anchors(&self, shapes: &mut Shapes<'_>) -> Option<HashSet<u64>> {
         let mut anchors = HashSet::new();
         let mut buffer = ReadBuffer::new(PAGE_ALIGNMENT as usize);
@@ -210,7 +210,7 @@ impl Search<'_> {
             let mut offset = None;
             if let Some(&next) = chain.get(number + 1) {
                 let mut note = |at, target| offset = offset.or((target == next).then_some(at as u64));
-                // Of an object that cannot be read, the slot is not shown.
+                // The slot of an object that cannot be read is not shown.
                 _ = forward::references(self, shapes, address, &mut buffer, &mut note);
             }
             links.insert(number, Link { address, offset });
@@ -261,14 +261,9 @@ impl Search<'_> {
                     if shape.content == Content::Free {
                         return true;
                     }
-                    let shared = word_at(object.bytes, layout.shared as usize);
-                    let shared = shared.filter(|_| shape.content == Content::Function);
+                    let shared = object.shared_function_info(layout);
                     let is_wanted = *is_of_type.entry(shared.unwrap_or(shape.map)).or_insert_with(|| {
-                        let type_name = match shared {
-                            Some(shared) => names::function_type_name(shapes, layout, shared),
-                            None => names::object_type_name(shapes, layout, shape, constructors),
-                        };
-                        type_name == name
+                        names::type_name(shapes, layout, shape, shared, constructors) == name
                     });
                     sample = is_wanted.then_some(object.address);
                     !is_wanted
@@ -281,8 +276,8 @@ impl Search<'_> {
         Ok(sample)
     }
 
-    /// Adds the live objects that refer to one of `targets` to `found_objects`; returns those that
-    /// are new.
+    /// Adds the live objects that refer to one of `targets` to `found_objects`; returns the new
+    /// ones. `None` if the deadline passed, or an object could not be read.
     fn referrers(
         &self,
         shapes: &mut Shapes<'_>,
@@ -307,7 +302,8 @@ impl Search<'_> {
                 let reference = self.first_reference_to(object.shape, 0, object.bytes, &targets);
                 add(found_objects, object.address, reference);
                 let read_bytes = object.bytes.len() as u64;
-                unread_part = (read_bytes < object.size).then_some(UnreadPart {
+                let has_more = read_bytes < object.size && object.shape.references != References::Class;
+                unread_part = has_more.then_some(UnreadPart {
                     object: object.address,
                     shape: object.shape,
                     offset: object.shape.references.start_of_unread(read_bytes),
@@ -365,15 +361,12 @@ impl Search<'_> {
             Some(entry_bytes) => entry_bytes.next_multiple_of(EPHEMERON_BYTES) - entry_bytes,
             None => FIRST_EPHEMERON - offset,
         };
-        for at in (first..bytes.len().saturating_sub(8)).step_by(EPHEMERON_BYTES) {
-            let pair = word_at(bytes, at).zip(word_at(bytes, at + 8));
+        for at in (first..bytes.len()).step_by(EPHEMERON_BYTES) {
             let is_live = |key: u64| {
                 self.heap.index.place_at(key).is_none_or(|place| self.live.marks.has(place.number))
             };
-            if let Some((_, value)) =
-                pair.filter(|(key, value)| key & 7 == 1 && value & 7 == 1 && is_live(key - 1))
-            {
-                visit(offset + at + 8, value - 1);
+            if let Some(entry) = ephemeron_at(bytes, at).filter(|entry| is_live(entry.key)) {
+                visit(offset + at + 8, entry.value);
             }
         }
     }
@@ -461,14 +454,8 @@ impl Search<'_> {
     /// Returns the name of the type of an object.
     fn type_name(&self, shapes: &mut Shapes<'_>, address: u64, constructors: &mut Constructors) -> String {
         let layout = self.heap.layout;
-        let shape = shapes.of_object(address);
-        let shared = shapes.field(address, layout.shared);
-        match (shape, shared) {
-            (Some(shape), Some(shared)) if shape.content == Content::Function => {
-                names::function_type_name(shapes, layout, shared)
-            }
-            (Some(shape), _) => names::object_type_name(shapes, layout, shape, constructors),
-            (None, _) => "unknown".to_owned(),
-        }
+        let Some(shape) = shapes.of_object(address) else { return "unknown".to_owned() };
+        let shared = shapes.field(address, layout.shared).filter(|_| shape.content == Content::Function);
+        names::type_name(shapes, layout, shape, shared, constructors)
     }
 }

@@ -6,8 +6,8 @@
 
 use super::instance_types::{FIRST_NONSTRING, InstanceTypes};
 use super::layout::{ObjectLayout, representation};
-use super::shapes::Shapes;
-use strandline_process::memory::word_at;
+use super::shapes::{Shapes, TableEntry};
+use strandline_process::memory::{pair_at, word_at};
 
 /// Representations of strings that refer to other strings.
 const REFERRING_STRINGS: [u16; 3] = [representation::CONS, representation::SLICED, representation::THIN];
@@ -17,6 +17,13 @@ const WEAK_REF: &[usize] = &[24];
 pub const FIRST_EPHEMERON: usize = 40;
 /// Bytes of an entry of an `EphemeronHashTable`: a key, then a value.
 pub const EPHEMERON_BYTES: usize = 16;
+
+/// Returns the addresses of the key and the value in the entry of an `EphemeronHashTable` at an
+/// offset of `bytes`; `None` if one of them is no reference.
+pub fn ephemeron_at(bytes: &[u8], offset: usize) -> Option<TableEntry> {
+    let (key, value) = pair_at(bytes, offset)?;
+    Some(TableEntry { key: Shapes::object_at(key)?, value: Shapes::object_at(value)? })
+}
 
 /// The words of an object of a class that may be references.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -111,7 +111,7 @@ impl<'a> Roots<'a> {
             match self.visit_words(mapping.range(), visit) {
                 Some(true) => {}
                 Some(false) => return Some(()),
-                // Nor can the registers of a device.
+                // The registers of a device cannot be read either.
                 None if mapping.has_file()
                     && mapping.name.starts_with("/dev/")
                     && Instant::now() < context.deadline => {}

@@ -99,7 +99,7 @@ pub struct Shape {
 
 impl Shape {
     /// Whether the size of its objects is known only if all of an object and the next are read.
-    pub fn is_scanned(self) -> bool {
+    pub fn is_sized_by_scan(self) -> bool {
         self.size_rule == SizeRule::ToNext
     }
 }
@@ -130,7 +130,7 @@ pub enum Content {
     Free,
 }
 
-/// An entry of a table: two words, of the kinds that the table has.
+/// An entry of a table: a key and a value, as the words of the table or as addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableEntry {
     pub key: u64,

@@ -52,7 +52,7 @@ const fn field(class: &'static str, offset: u64, text: &'static str) -> NamedFie
 
 /// Fields of V8's own objects (`src/objects/js-function.tq`, `js-proxy.tq`, `js-generator.tq`,
 /// `js-promise.tq`, `cell.tq`, `struct.tq`).
-const NAMED_FIELDS: [NamedField; 18] = [
+const NAMED_FIELDS: [NamedField; 12] = [
     field("JSBoundFunction", 24, "(bound function)"),
     field("JSBoundFunction", 32, "(bound this)"),
     field("JSBoundFunction", 40, "(bound arguments)"),
@@ -61,17 +61,13 @@ const NAMED_FIELDS: [NamedField; 18] = [
     field("JSGeneratorObject", 32, "(scope)"),
     field("JSGeneratorObject", 40, "(this)"),
     field("JSGeneratorObject", 72, "(variables)"),
-    field("JSAsyncFunctionObject", 32, "(scope)"),
-    field("JSAsyncFunctionObject", 40, "(this)"),
-    field("JSAsyncFunctionObject", 72, "(variables)"),
-    field("JSAsyncGeneratorObject", 32, "(scope)"),
-    field("JSAsyncGeneratorObject", 40, "(this)"),
-    field("JSAsyncGeneratorObject", 72, "(variables)"),
     field("JSPromise", 24, "(reactions or result)"),
     field("Cell", 8, "(value)"),
     field("AccessorPair", 8, "(getter)"),
     field("AccessorPair", 16, "(setter)"),
 ];
+/// `JSGeneratorObject` and the classes derived from it (`src/objects/js-generator.tq`).
+pub const GENERATORS: [&str; 3] = ["JSGeneratorObject", "JSAsyncFunctionObject", "JSAsyncGeneratorObject"];
 /// Longest name of a property or variable.
 const MAX_NAME_BYTES: usize = 60;
 
@@ -108,7 +104,9 @@ pub fn name(
         return text("(hidden class)");
     }
     let class = types.name(number).unwrap_or_default();
-    if let Some(field) = NAMED_FIELDS.iter().find(|field| field.offset == offset && field.class == class) {
+    let field_class = if GENERATORS.contains(&class) { "JSGeneratorObject" } else { class };
+    let is_field = |field: &&NamedField| field.offset == offset && field.class == field_class;
+    if let Some(field) = NAMED_FIELDS.iter().find(is_field) {
         return text(field.text);
     }
     if class == "WeakCell" && offset == layout.weak_cell.holdings {

@@ -14,10 +14,11 @@ use std::time::Instant;
 use super::facts::Amount;
 use super::heap::Heaps;
 use super::layout::{
-    CACHED_EXTERNAL_BITS, CACHED_EXTERNAL_MASK, Extensions, ExternalStrings, IS_ONE_BYTE, IS_SHARED, Layout,
-    MAP_INSTANCE_TYPE, STORE_BYTES, STRING_BYTES, STRING_DATA, STRING_LENGTH, SWEEPER_JOB,
+    ArrayBufferLists, CACHED_EXTERNAL_BITS, CACHED_EXTERNAL_MASK, ExternalStrings, IS_ONE_BYTE, IS_SHARED,
+    Layout, MAP_INSTANCE_TYPE, STORE_BYTES, STRING_BYTES, STRING_DATA, STRING_LENGTH, SWEEPER_JOB,
 };
 use super::rows;
+use super::shapes::Shapes;
 use super::views::Views;
 use crate::batch::PageCache;
 use strandline_claims::accumulator::Class;
@@ -34,7 +35,7 @@ use strandline_process::range::{AddressRange, RangeSet};
 const LIST_SUM: u64 = 16;
 /// Entries read between two checks of the deadline.
 const ENTRIES_AT_ONCE: usize = 256;
-/// Maximum entries of all lists of a process: each takes at most 100 bytes here.
+/// Maximum entries of all lists of a process: strandline keeps at most 100 bytes of each.
 const MAX_ENTRIES: usize = 1 << 20;
 
 /// ArrayBuffers with a store.
@@ -72,15 +73,15 @@ struct Store {
 pub struct Stores {
     /// ArrayBuffers; `None` if a list does not add up, or was not read to its end.
     pub buffers: Option<ArrayBuffers>,
-    /// External strings; `None` if a list was not read to its end.
+    /// External strings; `None` if a list was not read to its end, or a string cannot be read.
     pub strings: Option<Amount>,
-    /// Their stores in malloc's blocks.
+    /// Stores of ArrayBuffers in malloc's blocks.
     blocks: Vec<AddressRange>,
-    /// Those of SharedArrayBuffers.
+    /// Stores of SharedArrayBuffers in malloc's blocks.
     shared_blocks: Vec<AddressRange>,
-    /// Addresses of V8's own structures for them.
+    /// Addresses of V8's own structures for stores.
     structures: Vec<u64>,
-    /// The characters of strings.
+    /// The characters of external strings.
     characters: Vec<AddressRange>,
     /// Stores that V8 maps.
     mapped: Vec<AddressRange>,
@@ -98,7 +99,7 @@ pub fn read(context: &Context<'_>, memory: &dyn Memory, layout: &Layout, heaps: 
     let (mut buffers, mut strings) = (Some(ArrayBuffers::default()), Some(Amount::default()));
     let objects = heaps.object_areas();
     for isolate in &heaps.isolates {
-        let isolate_buffers = reader.buffers(&layout.extensions, isolate.heap, layout.sweeper);
+        let isolate_buffers = reader.buffers(&layout.array_buffers, isolate.heap, layout.sweeper);
         buffers = buffers.zip(isolate_buffers).map(|(sum, isolate_buffers)| ArrayBuffers {
             in_blocks: sum.in_blocks.plus(isolate_buffers.in_blocks),
             mapped: sum.mapped.plus(isolate_buffers.mapped),
@@ -138,7 +139,7 @@ impl Stores {
         }
     }
 
-    /// Returns the bytes that no live view shows, of those ArrayBuffers in malloc's blocks that
+    /// Returns the bytes that no live view shows in those ArrayBuffers of malloc's blocks that
     /// views show in part; `None` if the ArrayBuffers or the views are not known.
     pub fn unviewed_bytes(&self, views: &Views) -> Option<u64> {
         self.buffers.and_then(|_| views.unviewed_bytes(&self.blocks))
@@ -179,7 +180,7 @@ struct Reader<'a> {
     entries_left: usize,
     /// What was found so far; the sums are added at the end.
     stores: Stores,
-    /// Bytes of shared stores by their address.
+    /// Bytes of shared stores, by their address.
     shared_store_bytes: HashMap<u64, u64>,
 }
 
@@ -198,7 +199,7 @@ impl Reader<'_> {
 
     /// Reads the lists of ArrayBuffers of a heap; `None` if one does not add up, or was not read to
     /// its end.
-    fn buffers(&mut self, layout: &Extensions, heap: u64, sweeper: u64) -> Option<ArrayBuffers> {
+    fn buffers(&mut self, layout: &ArrayBufferLists, heap: u64, sweeper: u64) -> Option<ArrayBuffers> {
         let sweeper = self.word(heap, sweeper)?;
         // Its first field is its heap.
         if self.word(sweeper, 0)? != heap {
@@ -215,7 +216,7 @@ impl Reader<'_> {
     }
 
     /// Reads an `ArrayBufferList`: its first entry, its last, and the sum of their bytes.
-    fn list(&mut self, layout: &Extensions, at: u64, buffers: &mut ArrayBuffers) -> Option<()> {
+    fn list(&mut self, layout: &ArrayBufferLists, at: u64, buffers: &mut ArrayBuffers) -> Option<()> {
         let (mut entry, last_entry) = self.cache.pair(at)?;
         let expected_bytes = self.word(at, LIST_SUM)?;
         let (mut sum_bytes, mut previous_entry, mut has_transferred) = (0_u64, 0, false);
@@ -258,7 +259,7 @@ impl Reader<'_> {
     }
 
     /// Reads a `BackingStore` (`src/objects/backing-store.h`).
-    fn store(&mut self, layout: &Extensions, store: u64) -> Option<Store> {
+    fn store(&mut self, layout: &ArrayBufferLists, store: u64) -> Option<Store> {
         let mut words = [0; STORE_BYTES];
         self.cache.read(store, &mut words).ok()?;
         self.stores.structures.push(store);
@@ -282,43 +283,47 @@ impl Reader<'_> {
         Some(Store { range, place: StorePlace::Mapped, is_shared })
     }
 
-    /// Reads the external strings of a heap; `None` if they cannot be read.
+    /// Reads the external strings of a heap; `None` if not all of them can be read.
     fn strings(&mut self, layout: &ExternalStrings, heap: u64, objects: &RangeSet) -> Option<Amount> {
         let table = heap.checked_add(layout.table)?;
         // Its first field is its heap.
         if self.word(table, 0)? != heap {
             return None;
         }
-        let mut sum = Amount::default();
+        let (mut sum, mut is_complete) = (Amount::default(), true);
         for &offset in layout.vectors {
             let (mut entry, end) = self.cache.pair(table.checked_add(offset)?)?;
             while entry < end {
                 self.count_entry()?;
                 let object = self.cache.word(entry)?;
-                if let Some(range) = self.string(object, objects) {
-                    sum.add(Amount { count: 1, bytes: range.len() });
-                    self.stores.characters.push(range);
+                match self.characters_of(object, objects) {
+                    Some(range) if range.is_empty() => {}
+                    Some(range) => {
+                        sum.add(Amount { count: 1, bytes: range.len() });
+                        self.stores.characters.push(range);
+                    }
+                    None => is_complete = false,
                 }
                 entry = entry.checked_add(8)?;
             }
         }
-        Some(sum)
+        is_complete.then_some(sum)
     }
 
-    /// Returns the characters of an external string; `None` if a collection has cleared the entry,
-    /// or the string does not cache their address.
-    fn string(&mut self, object: u64, objects: &RangeSet) -> Option<AddressRange> {
-        // A pointer to an object has the lowest bit set (`kHeapObjectTag`).
-        let at = object.checked_sub(1).filter(|at| at.is_multiple_of(8) && objects.contains(*at))?;
+    /// Returns the characters of an external string; an empty range if a collection has cleared the
+    /// entry, or the string does not cache their address. `None` if the string cannot be read.
+    fn characters_of(&mut self, object: u64, objects: &RangeSet) -> Option<AddressRange> {
+        let at = Shapes::object_at(object).filter(|at| objects.contains(*at));
+        let Some(at) = at else { return Some(AddressRange::default()) };
         let mut words = [0; STRING_BYTES];
         self.cache.read(at, &mut words).ok()?;
-        let map = word_at(&words, 0)?.checked_sub(1).filter(|map| objects.contains(*map))?;
+        let map = word_at(&words, 0).and_then(Shapes::object_at).filter(|map| objects.contains(*map))?;
         let instance_type = self.cache.word32(map.checked_add(MAP_INSTANCE_TYPE)?)? & 0xffff;
         if instance_type & CACHED_EXTERNAL_MASK != CACHED_EXTERNAL_BITS {
-            return None;
+            return Some(AddressRange::default());
         }
         let characters = u64::from(half_word_at(&words, STRING_LENGTH)?);
-        let bytes = if instance_type & IS_ONE_BYTE != 0 { characters } else { characters.checked_mul(2)? };
+        let bytes = if instance_type & IS_ONE_BYTE != 0 { characters } else { 2 * characters };
         let start = word_at(&words, STRING_DATA)?;
         Some(AddressRange::new(start, start.checked_add(bytes)?))
     }

@@ -27,8 +27,8 @@ pub struct Tally {
     /// Functions by their `SharedFunctionInfo`.
     functions: HashMap<u64, Amount>,
     /// What `prototype_or_initial_map_` is in functions, and their `SharedFunctionInfo`.
-    constructors: HashMap<u64, u64>,
-    /// Whether there were more functions or constructors.
+    pub constructors: HashMap<u64, u64>,
+    /// Whether there were more functions or constructors than are counted.
     is_cut: bool,
 }
 
@@ -80,11 +80,6 @@ impl Tally {
         } else {
             self.is_cut = true;
         }
-    }
-
-    /// Adds the names of constructors that were found.
-    pub fn add_names(&self, shapes: &mut Shapes<'_>, layout: &ObjectLayout, constructors: &mut Constructors) {
-        constructors.add(shapes, layout, &self.constructors);
     }
 }
 

@@ -9,8 +9,8 @@ use strandline_claims::facts::TypeFacts;
 use strandline_process::stacks::ThreadFacts;
 use strandline_synth::{Tally, V8_FIRST_CONTEXT, V8_TYPES, V8Image, fabricate_v8};
 
-use super::current::Current;
-use super::layout::{LAYOUTS, PAGE_ALIGNMENT, SPACE_COMMITTED, SPACE_HEAP};
+use super::current::CurrentIsolate;
+use super::layout::{AreaPointer, LAYOUTS, PAGE_ALIGNMENT, SPACE_COMMITTED, SPACE_HEAP};
 use super::*;
 use crate::fabricated::{self, assert_sound, damage};
 
@@ -20,13 +20,19 @@ fn try_read_heap(v8: &V8Image, absent: u64) -> Option<Reading> {
     try_read_beside(v8, absent, &RangeSet::default())
 }
 
-/// The same in a process in which other runtimes claimed `foreign_ranges`.
-fn try_read_beside(v8: &V8Image, absent: u64, foreign_ranges: &RangeSet) -> Option<Reading> {
+/// The program with the V8 of a heap.
+fn program_of(v8: &V8Image) -> Program {
     let mut program =
         Program { path: "/usr/bin/node".to_owned(), version: Some(v8.version), ..Program::default() };
     let types = V8_TYPES.iter().map(|(name, number)| ((*name).to_owned(), *number));
     program.set_types(types, V8_FIRST_CONTEXT);
     assert_eq!(program.types.is_some(), program.layout().is_some());
+    program
+}
+
+/// The same in a process in which other runtimes claimed `foreign_ranges`.
+fn try_read_beside(v8: &V8Image, absent: u64, foreign_ranges: &RangeSet) -> Option<Reading> {
+    let program = program_of(v8);
     let is_busy = std::cell::Cell::new(false);
     let reading = fabricated::read_image(&v8.image, &v8.maps, absent, |context, runs| {
         let read = read(context, &program, foreign_ranges, &Refinements::new(runs.iter().copied()));
@@ -169,6 +175,65 @@ fn inconsistent_array_buffer_lists_are_unknown() {
     }
 }
 
+/// The number of external strings is unknown if the hidden class of one is not found.
+#[test]
+fn unread_external_strings_are_unknown() {
+    let mut tried = 0;
+    for seed in 0..20 {
+        let mut v8 = fabricate_v8(seed);
+        let layout = program_of(&v8).layout().unwrap();
+        let heap = v8.state - layout.heap_state;
+        let vector = heap + layout.strings.table + layout.strings.vectors.last().unwrap();
+        let (first, end) = (v8.image.word(vector).unwrap(), v8.image.word(vector + 8).unwrap());
+        if first < end {
+            let string = v8.image.word(first).unwrap() - 1;
+            v8.image.put_word(string, 9);
+            let reading = read_heap(&v8);
+            let details: facts::V8 = reading.facts.details("v8").unwrap();
+            assert_eq!(details.external_strings, None, "{seed}");
+            assert!(reading.caveats.iter().any(|caveat| caveat.code == "v8_buffers_unread"), "{seed}");
+            tried += 1;
+        }
+    }
+    assert!(tried > 10);
+}
+
+/// V8 counts the free parts of allocation areas as used: without them the bytes of objects are not
+/// known.
+#[test]
+fn used_bytes_without_allocation_areas_are_unknown() {
+    let mut tried = 0;
+    for seed in 0..10 {
+        let mut v8 = fabricate_v8(seed);
+        let layout = program_of(&v8).layout().unwrap();
+        if let AreaPointer::InLocalHeap(offset) = layout.area_pointer {
+            v8.image.put_word(v8.state - layout.heap_state + offset, 8);
+            let reading = read_heap(&v8);
+            assert!(reading.facts.read && reading.facts.used_bytes.is_none(), "{seed}");
+            let spaces = reading.facts.own["spaces"].as_array().unwrap();
+            let old_space = spaces.iter().find(|space| space["space_name"] == "old_space").unwrap();
+            assert!(old_space["space_used_size"].is_null(), "{seed}");
+            tried += 1;
+        }
+    }
+    assert!(tried > 3);
+}
+
+/// Objects of a stopped process are not traced: a search for holders says so.
+#[test]
+fn a_stopped_process_is_not_traced() {
+    let v8 = fabricate_v8(0);
+    for keeps_blocks in [false, true] {
+        let reading = fabricated::read_image(&v8.image, &v8.maps, 0, |context, _| {
+            let context = &Context { is_stopped: true, keeps_blocks, ..*context };
+            read(context, &program_of(&v8), &RangeSet::default(), &Refinements::default()).unwrap()
+        });
+        let codes: Vec<&str> = reading.caveats.iter().map(|caveat| caveat.code.as_str()).collect();
+        let expected: &[&str] = if keeps_blocks { &["v8_not_traced"] } else { &[] };
+        assert_eq!(codes, expected);
+    }
+}
+
 /// V8 14.6 reuses large pages of its pool without resetting their count of allocated bytes.
 #[test]
 fn reused_large_page_with_stale_count_is_read() {
@@ -209,7 +274,7 @@ fn call_needs_matching_function_and_owning_thread() {
                 path: "/usr/bin/node".to_owned(),
                 version: Some(v8.version),
                 memory_pressure: code,
-                current: Some(Current::Offset(offset)),
+                current_isolate: Some(CurrentIsolate::Offset(offset)),
                 ..Program::default()
             };
             let owner = ThreadFacts { tid: 7, fs_base: CURRENT + 0x800, ..ThreadFacts::default() };

@@ -11,14 +11,14 @@ use super::layout::PAGE_ALIGNMENT;
 use super::names::Constructors;
 use super::objects::Heap;
 use super::page_index::IndexedPage;
-use super::references::{EPHEMERON_BYTES, FIRST_EPHEMERON, References};
+use super::references::{EPHEMERON_BYTES, FIRST_EPHEMERON, References, ephemeron_at};
 use super::roots::{Root, Roots};
 use super::shapes::{Shapes, TableEntry};
 use super::tally::{self, Tally, Totals};
 use super::views::Views;
 use crate::bits::Bitmap;
 use strandline_process::buffer::ReadBuffer;
-use strandline_process::memory::{Memory, word_at};
+use strandline_process::memory::Memory;
 use strandline_process::range::AddressRange;
 
 /// Limit on entries of tables whose keys are not marked.
@@ -279,11 +279,8 @@ impl Trace<'_> {
             let pairs = &mut self.pairs;
             let (memory, deadline) = (self.heap.memory, self.heap.context.deadline);
             each_part(memory, deadline, first, entry_bytes, &mut buffer, &mut |_, bytes| {
-                for entry in bytes.chunks_exact(EPHEMERON_BYTES) {
-                    let pair = word_at(entry, 0).zip(word_at(entry, 8));
-                    let pair = pair.filter(|(key, value)| key & 7 == 1 && value & 7 == 1);
-                    pairs.extend(pair.map(|(key, value)| TableEntry { key: key - 1, value: value - 1 }));
-                }
+                let offsets = (0..bytes.len()).step_by(EPHEMERON_BYTES);
+                pairs.extend(offsets.filter_map(|at| ephemeron_at(bytes, at)));
             })?;
             if self.pairs.len() > MAX_PAIRS || Instant::now() >= self.heap.context.deadline {
                 return None;

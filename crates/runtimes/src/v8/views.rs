@@ -14,7 +14,7 @@ const MAX_VIEWS: usize = 1 << 20;
 #[derive(Clone, Debug, Default)]
 pub struct Views {
     ranges: Vec<AddressRange>,
-    /// Whether views are missing: damaged ones, or those beyond [`MAX_VIEWS`].
+    /// Whether views are missing, because they are damaged or more than [`MAX_VIEWS`].
     is_incomplete: bool,
 }
 
