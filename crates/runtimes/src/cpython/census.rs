@@ -22,8 +22,7 @@ use strandline_process::range::AddressRange;
 const MAX_TARGETS: usize = 1 << 21;
 /// Size of the cache of addresses found last.
 const RECENT_TARGETS: usize = 1 << 14;
-/// Number of new addresses from which on they are sorted, so that a page is read once for all of
-/// them.
+/// Number of new addresses from which they are sorted, so that a page is read once for all of them.
 const MIN_SORTED_TARGETS: usize = 1 << 16;
 /// Pages kept while following pointers outside the arenas: 8 MiB.
 const PAGES_KEPT: usize = 2048;
@@ -237,7 +236,7 @@ impl<'a> Census<'a> {
         if matches!(object_type.kind, Kind::Class | Kind::Module | Kind::Weak) {
             hints.stops.insert(at);
         }
-        // A class defined by the program has more fields behind that.
+        // An instance of a class that the program defines has more fields behind its raw data.
         let is_built_in = object_type.flags & flags::HEAP_TYPE == 0;
         let offset = objects::raw_data_offset(self.release, object_type, head).filter(|_| is_built_in);
         let raw_data = offset.and_then(|offset| at.checked_add(offset)).filter(|&raw_data| raw_data < end);
@@ -277,9 +276,9 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// Returns the next address to read, from the end of `pending`. In the order found the same
-    /// pages would be read again and again: the addresses found are sorted and moved to `pending`
-    /// once there are many.
+    /// Returns the next address to read, from the end of `pending`. In the order found, the same
+    /// pages would be read again and again: once there are many new addresses, they are sorted and
+    /// moved to `pending`.
     pub fn next_target(&mut self, pending: &mut Vec<Target>) -> Option<Target> {
         if pending.is_empty() || self.targets.len() >= MIN_SORTED_TARGETS {
             self.targets.sort_unstable();
@@ -478,22 +477,22 @@ impl<'a> Census<'a> {
 
     /// Counts an object outside the arenas, in an allocator's block at `begin`, that was not
     /// counted before.
-    pub fn count_large(&mut self, large: &OutsideObject, begin: u64) {
-        self.count(large.type_number, large.size.reported_bytes, &large.object_type, &large.head);
-        self.owner = large.type_number;
-        self.record_type(begin, large.type_number);
-        let at = large.start.saturating_add(large.object_type.prefix_bytes);
-        let end = large.start.saturating_add(large.size.block_bytes);
-        self.record_object(at, end, &large.object_type, &large.head);
-        if large.size.block_bytes > LARGE_BYTES {
-            let (type_address, bytes) = (large.object_type.address, large.size.reported_bytes);
+    pub fn count_outside(&mut self, object: &OutsideObject, begin: u64) {
+        self.count(object.type_number, object.size.reported_bytes, &object.object_type, &object.head);
+        self.owner = object.type_number;
+        self.record_type(begin, object.type_number);
+        let at = object.start.saturating_add(object.object_type.prefix_bytes);
+        let end = object.start.saturating_add(object.size.block_bytes);
+        self.record_object(at, end, &object.object_type, &object.head);
+        if object.size.block_bytes > LARGE_BYTES {
+            let (type_address, bytes) = (object.object_type.address, object.size.reported_bytes);
             self.result.large_objects.push(LargeObject { start: begin, type_address, bytes });
         }
-        self.result.outside_objects.add(large.size.reported_bytes);
-        for table in large.size.tables.into_iter().flatten() {
+        self.result.outside_objects.add(object.size.reported_bytes);
+        for table in object.size.tables.into_iter().flatten() {
             self.add_table(table);
         }
-        let words = self.pages.pair(large.start).filter(|_| large.object_type.prefix_bytes > GC_HEAD_BYTES);
+        let words = self.pages.pair(object.start).filter(|_| object.object_type.prefix_bytes > GC_HEAD_BYTES);
         for word in words.into_iter().flat_map(|(first, second)| [first, second]) {
             self.add_values(word);
         }

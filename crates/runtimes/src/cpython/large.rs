@@ -132,7 +132,7 @@ fn follow_object(
     let object_bytes = object.size.block_bytes;
     let GuardedBlock { begin, bytes } = census.guarded_block(object.start, object_bytes);
     if refinements.claim(begin, bytes, slot) {
-        census.count_large(object, begin);
+        census.count_outside(object, begin);
         if bytes > LARGE_BYTES {
             census.record_claim(begin, slot);
         }

@@ -162,7 +162,7 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
     add_variables(context, &memory, program, release, interpreters, &mut reading);
     let arena_sets = object_memory.arenas.sets.as_slice();
     figures::fill_in_facts(arena_sets, &sums, release, &mut reading);
-    let mut details = figures::details(arena_sets, &sums);
+    let mut details = CPython { collectors, ..figures::details(arena_sets, &sums) };
     if result.types.values().any(|counted| counted.counts.instances > 0) {
         let mut names = Names::new(PageCache::new(&memory), release, context.space);
         let type_names = name_types(context, &mut names, &mut result, &mut reading, &mut details);
@@ -171,19 +171,21 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
             large_objects: std::mem::take(&mut result.large_objects),
             claimed_blocks: std::mem::take(&mut result.claimed_blocks),
             type_names,
-            has_arenas: !arena_sets.is_empty() || !object_memory.heaps.pages.is_empty(),
+            has_arenas: object_memory.has_arenas_or_heaps(),
             outside_object_count: result.outside_objects.objects,
             path: program.path.clone(),
         }));
-    } else {
+    } else if object_memory.has_arenas_or_heaps() {
         let text = "no object was found in the blocks in use: they count as cpython.block, and their types are not known";
         reading.caveats.push(Caveat::new("cpython_no_objects", &program.path, None, text));
+    } else if !sums.doubts.timed_out() {
+        confirm::note_missing_arenas(&mut reading, &program.path);
     }
-    details.collectors = collectors;
     reading.facts.set_details(ABOUT.name, &details);
     add_remedies(context, release, &mut reading);
     reading.bytes_read = memory.bytes();
-    add_caveats(program, &states, object_memory.arenas.is_cut, &sums, &result, &mut reading);
+    sums.doubts.add_caveats(&mut reading.caveats, &ABOUT, "arenas, pools and objects", &program.path);
+    add_caveats(context, program, &states, &object_memory, &result, &mut reading);
     reading
 }
 
@@ -260,6 +262,11 @@ impl ObjectMemory {
             let arenas = arenas::find(context, memory, program, interpreters);
             Self { arenas, heaps: Heaps::default() }
         }
+    }
+
+    /// Whether any arena or heap was found.
+    fn has_arenas_or_heaps(&self) -> bool {
+        !self.arenas.sets.is_empty() || !self.heaps.pages.is_empty()
     }
 
     /// Ranges that contain only objects.
@@ -421,28 +428,34 @@ fn unknown_version_caveat(program: &Program) -> Caveat {
     Caveat::new("cpython_version_unknown", &program.path, None, text)
 }
 
+/// Adds the caveats on what was left out: figures are too low.
 fn add_caveats(
+    context: &Context<'_>,
     program: &Program,
     states: &InterpreterStates,
-    is_arena_search_cut: bool,
-    sums: &Sums,
-    result: &CensusResult,
+    object_memory: &ObjectMemory,
+    census: &CensusResult,
     reading: &mut Reading,
 ) {
-    sums.doubts.add_caveats(&mut reading.caveats, &ABOUT, "arenas, pools and objects", &program.path);
+    let mut add = |code, text| reading.caveats.push(Caveat::new(code, &program.path, None, text));
     if !states.is_whole {
         let text = "the list of CPython's interpreters could not be read to its end: what only the later ones hold counts as \
                     anonymous, or for the allocator's rows";
-        reading.caveats.push(Caveat::new("cpython_interpreters", &program.path, None, text));
+        add("cpython_interpreters", text);
     }
-    if is_arena_search_cut {
+    if object_memory.arenas.is_cut {
         let text = "CPython's data points to more places than strandline searches for arenas: arenas that were not found count as \
                     anonymous";
-        reading.caveats.push(Caveat::new("cpython_cut", &program.path, None, text));
+        add("cpython_cut", text);
     }
-    if result.is_incomplete {
+    if census.is_incomplete || object_memory.heaps.is_cut {
         let text = "there are more types, or more objects outside CPython's arenas, than strandline follows: types count too few, \
                     and the other objects count for the allocator's rows";
-        reading.caveats.push(Caveat::new("cpython_cut", &program.path, None, text));
+        add("cpython_cut", text);
+    }
+    if context.may_be_swapped() {
+        let text = "parts of the process are, or may be, swapped out: CPython's objects there, and objects that only they refer to, \
+                    are not counted";
+        add("cpython_swapped", text);
     }
 }

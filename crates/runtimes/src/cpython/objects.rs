@@ -435,7 +435,7 @@ struct KeysHeader {
 }
 
 impl KeysHeader {
-    /// Parses the first bytes of a dict's keys; `None` if they are none.
+    /// Parses the first bytes of a dict's keys; `None` if they are something else.
     fn new(form: KeysForm, head: &[u8; KEYS_HEAD_BYTES]) -> Option<Self> {
         match form {
             KeysForm::IndexCount => {

@@ -14,8 +14,8 @@ use strandline_process::pages::USER_ADDRESS_END;
 /// Limit on words remembered as type or not; further words count as no type, and
 /// [`Types::is_full`] says so.
 const MAX_KNOWN_WORDS: usize = 1 << 20;
-/// Limit on the length of the chain from a type to its type and so on; longer ones are those of no
-/// type.
+/// Limit on the length of the chain from a type to its own type, and from there on; what has a longer
+/// chain is no type.
 const MAX_DEPTH: usize = 8;
 /// Bytes of the smallest instance: `ob_refcnt` and `ob_type`.
 const MIN_BASIC_BYTES: u64 = 16;

@@ -180,7 +180,7 @@ pub struct InterpreterLocation {
 /// Interpreters of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interpreters {
-    /// That of `PL_curinterp` first, then those of threads.
+    /// The one of `PL_curinterp` is first; the ones of threads follow.
     pub locations: Vec<InterpreterLocation>,
     /// Whether these are all: beyond `MAX_INTERPRETERS` they are left out, and a variable that
     /// leads to one may be unreadable.

@@ -5,7 +5,7 @@ use super::equal::Sample;
 use super::facts::{Amount, Containers, RetainedBuffers, Strings};
 use super::keys::BucketTable;
 use super::objects::{Head, Type};
-use super::roots::{Buffer, KeptBuffer, LARGE_BYTES};
+use super::roots::{Buffer, LARGE_BYTES, RetainedBuffer};
 use crate::perl::layout::{HEAD_BYTES, Layout, flags};
 use strandline_claims::add_fields;
 
@@ -62,11 +62,11 @@ pub struct SurveySums {
     /// Retained buffers, without `page_bytes` and the list of the largest.
     pub retained: RetainedBuffers,
     /// Values in no pad that have a buffer and no value: variables, or memory of C code.
-    pub undefined_values: Vec<KeptBuffer>,
+    pub undefined_values: Vec<RetainedBuffer>,
     pub globs: Vec<Glob>,
     /// Values, globs and hashes beyond the bounds.
     pub left_out_values: u64,
-    /// For each arena of bodies, those in use.
+    /// The bodies in use of each arena of bodies.
     pub used_bodies: Vec<UsedBodies>,
     /// Tables of the hashes with their own keys.
     pub tables_with_own_keys: Vec<BucketTable>,
@@ -130,7 +130,7 @@ impl SurveySums {
             self.left_out_values += 1;
             return;
         }
-        self.undefined_values.push(KeptBuffer::undefined(head.address, buffer.pointer, buffer.bytes));
+        self.undefined_values.push(RetainedBuffer::undefined(head.address, buffer.pointer, buffer.bytes));
     }
 
     /// Lists a glob.
