@@ -11,6 +11,7 @@ use super::objects::{self, GUARD_BYTES, GUARD_SUFFIX_BYTES, HEAD_BYTES, NO_OWNER
 use super::outside::OutsideMemory;
 use super::types::{Kind, Type, Types};
 use crate::batch::PageCache;
+use crate::push_within;
 use strandline_claims::class::Slot;
 use strandline_claims::refinements::LARGE_BYTES;
 use strandline_claims::runtime::{ObjectTypes, ReferenceHints};
@@ -144,12 +145,8 @@ impl<'a> Census<'a> {
     /// Records a claimed block, at `pointer`, of an object of the type being followed.
     pub fn record_claim(&mut self, pointer: u64, slot: Slot) {
         let Some(object_type) = self.types.get(self.owner) else { return };
-        if self.result.claimed_blocks.len() < MAX_TARGETS {
-            let type_address = object_type.address;
-            self.result.claimed_blocks.push(ClaimedBlock { pointer, slot, type_address });
-        } else {
-            self.result.is_incomplete = true;
-        }
+        let block = ClaimedBlock { pointer, slot, type_address: object_type.address };
+        self.result.is_incomplete |= !push_within(&mut self.result.claimed_blocks, MAX_TARGETS, block);
     }
 
     /// Counts the content of a block in use of an arena, at `at`.
@@ -323,11 +320,7 @@ impl<'a> Census<'a> {
 
     /// Records an address that holds no object.
     pub fn add_non_object(&mut self, target: Target) {
-        if self.non_objects.len() < MAX_TARGETS {
-            self.non_objects.push(target);
-        } else {
-            self.result.is_incomplete = true;
-        }
+        self.result.is_incomplete |= !push_within(&mut self.non_objects, MAX_TARGETS, target);
     }
 
     /// Adds the table that `table` links to, if any.
@@ -353,13 +346,9 @@ impl<'a> Census<'a> {
                 hints.opaque_from.insert(begin);
             }
         }
-        if !self.outside_memory.contains(table.address) {
-            return;
-        }
-        if self.tables.len() < MAX_TARGETS {
-            self.tables.push(Table { owner: self.owner, ..table });
-        } else {
-            self.result.is_incomplete = true;
+        if self.outside_memory.contains(table.address) {
+            let owned = Table { owner: self.owner, ..table };
+            self.result.is_incomplete |= !push_within(&mut self.tables, MAX_TARGETS, owned);
         }
     }
 
@@ -380,11 +369,8 @@ impl<'a> Census<'a> {
             return;
         }
         *recent = at;
-        if self.targets.len() < MAX_TARGETS {
-            self.targets.push(Target { at, owner: self.owner });
-        } else {
-            self.result.is_incomplete = true;
-        }
+        let target = Target { at, owner: self.owner };
+        self.result.is_incomplete |= !push_within(&mut self.targets, MAX_TARGETS, target);
     }
 
     /// Returns the object at `at`, outside the arenas; `at` may also be the object's prefix, which

@@ -73,7 +73,7 @@ pub fn in_block(types: &mut Types<'_>, block: &[u8]) -> Option<FoundObject> {
     PREFIX_BYTES.into_iter().find_map(|prefix| {
         let offset = guard + prefix;
         let references = word_at(block, offset)?;
-        let type_address = word_at(block, offset + TYPE as usize)?;
+        let type_address = word_at(block, offset + TYPE)?;
         if !is_reference_count(references) {
             return None;
         }
@@ -89,7 +89,7 @@ pub fn in_heap_block(types: &mut Types<'_>, block: &[u8]) -> Option<FoundObject>
     let guard = guard_bytes(block);
     PREFIX_BYTES.into_iter().take(2).find_map(|prefix| {
         let offset = guard + prefix;
-        let type_address = word_at(block, offset + FREE_THREADED_PREFIX_BYTES as usize + TYPE as usize)?;
+        let type_address = word_at(block, offset + FREE_THREADED_PREFIX_BYTES as usize + TYPE)?;
         let type_number = type_with_prefix(types, type_address, prefix)?;
         let local = half_word_at(block, offset + LOCAL_REFERENCES)?;
         let shared = word_at(block, offset + SHARED_REFERENCES)? >> SHARED_SHIFT;

@@ -165,7 +165,7 @@ impl<'a> Types<'a> {
         let is_type = type_flags & flags::READY != 0
             && (MIN_BASIC_BYTES..MAX_BASIC_BYTES).contains(&basic_bytes)
             && item_bytes < MAX_ITEM_BYTES
-            && self.is_metatype(word_at(&bytes, TYPE as usize)?, 0);
+            && self.is_metatype(word_at(&bytes, TYPE)?, 0);
         if !is_type {
             return None;
         }
@@ -180,12 +180,19 @@ impl<'a> Types<'a> {
     /// Whether instances of the type at `address` are types: the chain of its types ends in one
     /// that is its own type.
     fn is_metatype(&mut self, address: u64, depth: usize) -> bool {
-        let head = address.wrapping_add(self.release.header_prefix_bytes);
-        let Some(type_flags) = self.pages.word(head.wrapping_add(TYPE_FLAGS as u64)) else { return false };
-        let Some(metatype) = self.pages.word(head.wrapping_add(TYPE)) else { return false };
+        let (Some(type_flags), Some(metatype)) =
+            (self.head_word(address, TYPE_FLAGS), self.head_word(address, TYPE))
+        else {
+            return false;
+        };
         type_flags & flags::TYPE != 0
             && type_flags & flags::READY != 0
             && (metatype == address || depth < MAX_DEPTH && self.is_metatype(metatype, depth + 1))
+    }
+
+    /// Reads a word of the type at `address`, by its offset in [`super::layout`].
+    fn head_word(&mut self, address: u64, offset: usize) -> Option<u64> {
+        self.pages.word(address.wrapping_add(self.release.header_prefix_bytes).wrapping_add(offset as u64))
     }
 
     fn kind(&mut self, address: u64, type_flags: u64) -> Kind {
@@ -205,11 +212,8 @@ impl<'a> Types<'a> {
     fn kind_by_base(&mut self, address: u64) -> Kind {
         let mut class = address;
         for _ in 0..MAX_BASES {
-            let head = class.wrapping_add(self.release.header_prefix_bytes);
-            let word =
-                |pages: &mut PageCache<'_>, offset: usize| pages.word(head.wrapping_add(offset as u64));
             let (Some(type_flags), Some(name)) =
-                (word(&mut self.pages, TYPE_FLAGS), word(&mut self.pages, TYPE_NAME))
+                (self.head_word(class, TYPE_FLAGS), self.head_word(class, TYPE_NAME))
             else {
                 break;
             };
@@ -237,7 +241,7 @@ impl<'a> Types<'a> {
                 // A longer name, or one that cannot be read, is none of these.
                 _ => {}
             }
-            match word(&mut self.pages, TYPE_BASE) {
+            match self.head_word(class, TYPE_BASE) {
                 Some(base) if base != 0 => class = base,
                 _ => break,
             }

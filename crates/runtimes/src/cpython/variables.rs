@@ -175,7 +175,7 @@ impl Finder<'_, '_> {
         for DictEntry { key, value } in self.all_entries(modules) {
             // A program may put any object there.
             let kind = self.kind(value);
-            self.is_whole &= kind.is_some() || self.names.head_word(value, TYPE as usize).is_some();
+            self.is_whole &= kind.is_some() || self.names.head_word(value, TYPE).is_some();
             if kind != Some(Kind::Module) || Instant::now() >= self.deadline {
                 continue;
             }
@@ -275,7 +275,7 @@ impl Finder<'_, '_> {
 
     /// Returns the number of an object's type.
     fn type_number(&mut self, object: u64) -> Option<u32> {
-        self.types.number_at(self.names.head_word(object, TYPE as usize)?)
+        self.types.number_at(self.names.head_word(object, TYPE)?)
     }
 
     fn kind(&mut self, object: u64) -> Option<Kind> {

@@ -22,7 +22,7 @@ use super::names::PadName;
 use super::objects::{Head, Storage, Type};
 use crate::batch::PageCache;
 use crate::perl::layout::{self as layout, Layout, flags, padname, sub};
-use crate::work;
+use crate::{push_within, work};
 use strandline_process::memory::{Memory, half_word_at, word_at};
 
 /// Subs that a worker reads at a time.
@@ -364,11 +364,8 @@ impl PadReader<'_> {
         // A lexical that was assigned a glob is FAKE.
         let is_glob = kind == Type::PvGv && storage == Storage::Plain && head.flags & flags::FAKE == 0;
         if is_glob && entry.kind != EntryKind::Lexical {
-            if self.findings.globs.len() < MAX_MARKS {
-                self.findings.globs.push(address);
-            } else {
-                self.findings.left_out_entries += 1;
-            }
+            self.findings.left_out_entries +=
+                u64::from(!push_within(&mut self.findings.globs, MAX_MARKS, address));
         }
         let is_constant = entry.kind == EntryKind::Constant || is_target && head.flags & flags::READONLY != 0;
         if is_constant {

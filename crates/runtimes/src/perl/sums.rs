@@ -7,6 +7,7 @@ use super::keys::BucketTable;
 use super::objects::{Head, Type};
 use super::roots::{Buffer, LARGE_BYTES, RetainedBuffer};
 use crate::perl::layout::{HEAD_BYTES, Layout, flags};
+use crate::push_within;
 use strandline_claims::add_fields;
 
 /// Limit on the listed buffers of values in no pad, per thread.
@@ -126,20 +127,14 @@ impl SurveySums {
     /// the list to large ones.
     pub fn add_undefined(&mut self, head: &Head, buffer: Buffer) {
         let max_listed = if buffer.bytes > LARGE_BYTES { MAX_UNDEFINED } else { MAX_UNDEFINED / 2 };
-        if self.undefined_values.len() >= max_listed {
-            self.left_out_values += 1;
-            return;
-        }
-        self.undefined_values.push(RetainedBuffer::undefined(head.address, buffer.pointer, buffer.bytes));
+        let value = RetainedBuffer::undefined(head.address, buffer.pointer, buffer.bytes);
+        self.left_out_values += u64::from(!push_within(&mut self.undefined_values, max_listed, value));
     }
 
     /// Lists a glob.
     pub fn add_glob(&mut self, head: &Head) {
-        if self.globs.len() < MAX_GLOBS {
-            self.globs.push(Glob { contents: head.u, head: head.address });
-        } else {
-            self.left_out_values += 1;
-        }
+        let glob = Glob { contents: head.u, head: head.address };
+        self.left_out_values += u64::from(!push_within(&mut self.globs, MAX_GLOBS, glob));
     }
 
     /// Counts a buffer in use that is not shared.
