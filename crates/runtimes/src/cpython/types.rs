@@ -14,8 +14,7 @@ use strandline_process::pages::USER_ADDRESS_END;
 /// Limit on words remembered as type or not; further words count as no type, and
 /// [`Types::is_full`] says so.
 const MAX_KNOWN_WORDS: usize = 1 << 20;
-/// Limit on the length of the chain from a type to its own type, and from there on; what has a longer
-/// chain is no type.
+/// Limit on the length of a chain of metatypes; what has a longer one is no type.
 const MAX_DEPTH: usize = 8;
 /// Bytes of the smallest instance: `ob_refcnt` and `ob_type`.
 const MIN_BASIC_BYTES: u64 = 16;
@@ -33,7 +32,7 @@ const NAME_BYTES: usize = 28;
 /// Size of the cache of words looked up last.
 const RECENT_WORDS: usize = 4096;
 
-/// Kinds of objects, by how their size is computed and what memory they own besides their block.
+/// Kinds of objects, by how their size is computed and what memory they own outside their block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Sized as the type states.

@@ -286,8 +286,8 @@ pub struct Subs {
 pub struct RetainedBuffers {
     /// Sum of the three below.
     pub total: Amount,
-    /// Retained by lexicals without a value. A lexical with a value is in use, whether its sub runs or
-    /// not.
+    /// Retained by lexicals without a value. A lexical with a value is in use, whether its sub runs
+    /// or not.
     pub lexicals: Amount,
     /// Retained by operators' temporaries that are out of use.
     pub temporaries: Amount,

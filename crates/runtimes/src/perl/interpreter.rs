@@ -42,7 +42,7 @@ pub struct Reader<'a> {
 pub struct InterpreterReading {
     /// Its figures.
     pub facts: Interpreter,
-    /// Buffers that it keeps, by name.
+    /// Buffers that it retains, by name.
     pub named_blocks: Vec<NamedBlock>,
     /// What could not be read.
     pub caveats: Vec<Caveat>,
@@ -325,7 +325,7 @@ fn add_caveats(survey: &SurveySums, inputs: &CaveatInputs, reading: &mut Interpr
     add_problem("perl_left_out", inputs.left_out, "values or subs beyond the limits of what is read");
 }
 
-/// What was not read, besides what the survey of values counts.
+/// What was not read, in addition to what the survey of values counts.
 struct CaveatInputs {
     /// Whether the deadline passed before all was read.
     is_late: bool,

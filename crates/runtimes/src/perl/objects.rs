@@ -130,7 +130,7 @@ pub struct Head {
     pub u: u64,
 }
 
-/// What a value refers to besides its body.
+/// What a value refers to in addition to its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Storage {
     /// Nothing that is read.
@@ -187,7 +187,7 @@ impl Head {
         self.flags & flags::ANY_VALUE != 0
     }
 
-    /// The storage that is read besides its body.
+    /// The storage that is read in addition to its body.
     pub fn storage(&self, kind: Type) -> Storage {
         match kind {
             Type::PvAv => Storage::Array,

@@ -2,7 +2,7 @@
 //!
 //! A sub has a list of pads, one for each depth of recursion that it ever reached, and one list of
 //! names for all of them: an entry without a name is an operator's target, an entry with an empty
-//! name a constant. When a sub returns, its lexicals lose their values but keep their buffers,
+//! name a constant. When a sub returns, its lexicals lose their values but retain their buffers,
 //! which are found here.
 //!
 //! **Retained by a pad** is the buffer of an entry that has no value any more (no string, number or
@@ -355,8 +355,8 @@ impl PadReader<'_> {
         Some(())
     }
 
-    /// Records what the value at `address` retains. `None` if it retains nothing, is free or cannot be
-    /// read: the survey counts damaged and unread values.
+    /// Records what the value at `address` retains. `None` if it retains nothing, is free or cannot
+    /// be read: the survey counts damaged and unread values.
     fn read_entry(&mut self, address: u64, entry: PadEntry, pad: Pad) -> Option<()> {
         let TypedHead { head, kind } = self.head(address)?;
         let storage = head.storage(kind);

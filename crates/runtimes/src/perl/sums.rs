@@ -20,7 +20,7 @@ const MAX_SHORT_BYTES: u64 = 15;
 const MAX_SHORT_BUFFER_BYTES: u64 = 24;
 const WORD_BYTES: u64 = 8;
 
-/// What keeps a retained buffer.
+/// What retains a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetainedBy {
     /// A scalar lexical.

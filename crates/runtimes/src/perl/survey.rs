@@ -84,7 +84,7 @@ struct Surveyor<'a> {
     is_comparing: bool,
 }
 
-/// A value with storage besides its body.
+/// A value with storage outside its body.
 #[derive(Clone, Copy)]
 struct Value {
     head: Head,
