@@ -251,8 +251,7 @@ fn read_array(
             break;
         }
         let Some(entry) = pages.array::<{ ARENA_OBJECT_BYTES as usize }>(at) else {
-            // Between the entries that were read and the least length that the array can have, its
-            // page is swapped out.
+            // The array goes on behind the last arena: the page of the entry is swapped out.
             if index < least_length(arenas.last()?.index) {
                 invalid_entries.push(at);
             }

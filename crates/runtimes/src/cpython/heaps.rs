@@ -80,8 +80,7 @@ pub struct Heaps {
     pub pages: Vec<Page>,
     /// Damaged segments, and whether the deadline passed.
     pub doubts: ReadProblems,
-    /// Whether there were more possible segments than are examined: the objects of others are not
-    /// found.
+    /// Whether more segments may exist than are examined: their objects are not found.
     pub is_cut: bool,
 }
 

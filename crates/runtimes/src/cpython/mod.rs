@@ -351,8 +351,7 @@ impl Walk<'_> {
         totals
     }
 
-    /// Lists the objects by type. What is to be compared with allocators' blocks is left to
-    /// [`Reading::pending`].
+    /// Lists the objects by type; [`Reading::pending`] compares them with allocators' blocks.
     fn add_objects(
         &self,
         object_memory: &ObjectMemory,

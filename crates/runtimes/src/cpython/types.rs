@@ -11,8 +11,7 @@ use crate::batch::PageCache;
 use strandline_process::memory::word_at;
 use strandline_process::pages::USER_ADDRESS_END;
 
-/// Limit on words remembered as type or not; further words count as no type, and
-/// [`Types::is_full`] says so.
+/// Limit on words remembered as type or not; beyond it ([`Types::is_full`]), words are no types.
 const MAX_KNOWN_WORDS: usize = 1 << 20;
 /// Limit on the length of a chain of metatypes; what has a longer one is no type.
 const MAX_DEPTH: usize = 8;
@@ -22,8 +21,7 @@ const MIN_BASIC_BYTES: u64 = 16;
 const MAX_BASIC_BYTES: u64 = 1 << 20;
 /// Upper bound on plausible sizes of an item.
 const MAX_ITEM_BYTES: u64 = 1 << 16;
-/// Bytes of the two words that precede instances of types with
-/// [`Release::extra_prefix_flags`].
+/// Bytes of the two words before instances of types with [`Release::extra_prefix_flags`].
 const EXTRA_PREFIX_BYTES: u64 = 16;
 /// Limit on base classes followed; beyond, a type counts as [`Kind::Plain`].
 const MAX_BASES: usize = 64;

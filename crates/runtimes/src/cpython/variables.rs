@@ -57,8 +57,7 @@ const TYPES_WITHOUT_DATA: [&[u8]; 21] = [
 /// Bytes of the longest of these names with its 0.
 const NAME_BYTES: usize = 27;
 
-/// Mask of the addresses in [`ReferenceHints::stops`], which holds multiples of 16: any address
-/// in an object will do.
+/// Mask of addresses in [`ReferenceHints::stops`], multiples of 16: any in an object will do.
 const STOP_MASK: u64 = !15;
 
 /// An entry of a dict.
