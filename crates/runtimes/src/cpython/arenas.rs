@@ -21,8 +21,8 @@ use strandline_process::pages::USER_ADDRESS_END;
 use strandline_process::range::{AddressRange, RangeSet};
 
 /// Limit on words of static data, and on words of interpreters' states, that are tried as the
-/// address of an array. Of further words of states, as any program with three interpreters has,
-/// those are tried that the length of an array follows.
+/// address of an array. The states of three interpreters already have more: a further word is tried
+/// only if the length of an array follows it.
 const MAX_CANDIDATES: usize = 1 << 17;
 /// Limit on all words of interpreters' states that are tried.
 const MAX_STATE_CANDIDATES: usize = 2 * MAX_CANDIDATES;
@@ -35,6 +35,8 @@ const MAX_ARENAS: u64 = 1 << 22;
 const MAX_INTERPRETERS: usize = 4096;
 /// Limit on consecutive invalid entries: more are beyond the end of the array.
 const MAX_INVALID: usize = 4;
+/// Entries between two checks of the deadline.
+const ENTRIES_PER_DEADLINE_CHECK: u64 = 4096;
 /// Bytes searched of an interpreter's state; the largest known state has 383,552.
 pub const MAX_STATE_BYTES: u64 = 512 << 10;
 /// Bytes searched of each structure that a state points to (`struct _obmalloc_state`).
@@ -204,6 +206,8 @@ fn add_arrays(
     words: &BTreeSet<u64>,
     found: &mut FoundArenas,
 ) {
+    let mut known_ranges: RangeSet =
+        found.sets.iter().flat_map(|set| &set.arenas).map(Arena::range).collect();
     let mut previous_end = 0;
     for &word in words {
         if Instant::now() >= context.deadline {
@@ -217,10 +221,9 @@ fn add_arrays(
             let Some(arena_set) = read_array(context, pages, word, sizes) else { continue };
             let members = &arena_set.arenas;
             let is_apart = members.windows(2).all(|pair| pair[0].end <= pair[1].start);
-            let known_ranges: RangeSet =
-                found.sets.iter().flat_map(|set| &set.arenas).map(Arena::range).collect();
             let is_new = |arena: &Arena| !known_ranges.overlaps(arena.range());
             if is_apart && members.iter().all(is_new) {
+                known_ranges.extend(members.iter().map(Arena::range));
                 previous_end = arena_set.array_end;
                 found.sets.push(arena_set);
                 break;
@@ -236,7 +239,7 @@ fn read_array(
     array: u64,
     sizes: ArenaSizes,
 ) -> Option<ArenaSet> {
-    let (mut arenas, mut invalid_entries) = (Vec::new(), Vec::new());
+    let (mut arenas, mut invalid_entries) = (Vec::<Arena>::new(), Vec::new());
     // Invalid entries not yet followed by a valid one: they may be beyond the end.
     let mut trailing_invalid = Vec::new();
     // Number of entries so far that end the list of unused entries: an array has at most one.
@@ -244,7 +247,16 @@ fn read_array(
     let mut index = 0;
     while index < MAX_ARENAS {
         let at = array.checked_add(index * ARENA_OBJECT_BYTES)?;
-        let Some(entry) = pages.array::<{ ARENA_OBJECT_BYTES as usize }>(at) else { break };
+        if index.is_multiple_of(ENTRIES_PER_DEADLINE_CHECK) && Instant::now() >= context.deadline {
+            break;
+        }
+        let Some(entry) = pages.array::<{ ARENA_OBJECT_BYTES as usize }>(at) else {
+            // The array goes on behind the last arena: the page of the entry is swapped out.
+            if index < least_length(arenas.last()?.index) {
+                invalid_entries.push(at);
+            }
+            break;
+        };
         if let Some(arena) = read_arena(context, pages, index as u32, &entry, sizes) {
             invalid_entries.append(&mut trailing_invalid);
             arenas.push(arena);
@@ -259,6 +271,11 @@ fn read_array(
     let array_end = array + (u64::from(arenas.last()?.index) + 1) * ARENA_OBJECT_BYTES;
     arenas.sort_unstable_by_key(|arena| arena.start);
     Some(ArenaSet { array, array_end, sizes, arenas, invalid_entries })
+}
+
+/// The least length of an array that has an entry with this index.
+fn least_length(index: u32) -> u64 {
+    (u64::from(index) + 1).next_power_of_two().max(MIN_ARRAY_LENGTH.into())
 }
 
 /// Whether an entry is unused: it has no address, and links to another entry or, as the only one,
@@ -311,14 +328,11 @@ fn read_arena(
         free_pool_count,
         first_free_pool,
     };
-    // The page of the first pool may be swapped out.
     let header: Option<[u8; POOL_HEADER_BYTES as usize]> = pages.array(first_pool);
     let belongs_to_entry = match header {
         Some(header) => half_word_at(&header, POOL_ARENA) == Some(index),
-        None => {
-            context.resident_runs((first_pool, first_pool + POOL_HEADER_BYTES)).is_empty()
-                && !context.resident_runs((start, end)).is_empty()
-        }
+        // The first pool, or all of the arena, is swapped out.
+        None => context.resident_runs((first_pool, first_pool + POOL_HEADER_BYTES)).is_empty(),
     };
     belongs_to_entry.then_some(arena)
 }
@@ -374,6 +388,11 @@ mod tests {
             }
             buffer.len()
         }
+    }
+
+    #[test]
+    fn arrays_have_the_lengths_of_obmalloc() {
+        assert_eq!([0, 15, 16, 84].map(least_length), [16, 16, 32, 128]);
     }
 
     #[test]

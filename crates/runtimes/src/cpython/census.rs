@@ -11,10 +11,12 @@ use super::objects::{self, GUARD_BYTES, GUARD_SUFFIX_BYTES, HEAD_BYTES, NO_OWNER
 use super::outside::OutsideMemory;
 use super::types::{Kind, Type, Types};
 use crate::batch::PageCache;
+use crate::push_within;
 use strandline_claims::class::Slot;
 use strandline_claims::refinements::LARGE_BYTES;
 use strandline_claims::runtime::{ObjectTypes, ReferenceHints};
 use strandline_process::memory::{Memory, words_in};
+use strandline_process::pages::{PAGE_BYTES, page_of};
 use strandline_process::range::AddressRange;
 
 /// Limit on the targets that one worker keeps, and on its tables, claimed blocks and addresses
@@ -22,8 +24,7 @@ use strandline_process::range::AddressRange;
 const MAX_TARGETS: usize = 1 << 21;
 /// Size of the cache of addresses found last.
 const RECENT_TARGETS: usize = 1 << 14;
-/// Number of new addresses from which on they are sorted, so that a page is read once for all of
-/// them.
+/// Number of new addresses from which they are sorted, so that a page is read once for all of them.
 const MIN_SORTED_TARGETS: usize = 1 << 16;
 /// Pages kept while following pointers outside the arenas: 8 MiB.
 const PAGES_KEPT: usize = 2048;
@@ -145,12 +146,8 @@ impl<'a> Census<'a> {
     /// Records a claimed block, at `pointer`, of an object of the type being followed.
     pub fn record_claim(&mut self, pointer: u64, slot: Slot) {
         let Some(object_type) = self.types.get(self.owner) else { return };
-        if self.result.claimed_blocks.len() < MAX_TARGETS {
-            let type_address = object_type.address;
-            self.result.claimed_blocks.push(ClaimedBlock { pointer, slot, type_address });
-        } else {
-            self.result.is_incomplete = true;
-        }
+        let block = ClaimedBlock { pointer, slot, type_address: object_type.address };
+        self.result.is_incomplete |= !push_within(&mut self.result.claimed_blocks, MAX_TARGETS, block);
     }
 
     /// Counts the content of a block in use of an arena, at `at`.
@@ -237,7 +234,7 @@ impl<'a> Census<'a> {
         if matches!(object_type.kind, Kind::Class | Kind::Module | Kind::Weak) {
             hints.stops.insert(at);
         }
-        // A class defined by the program has more fields behind that.
+        // An instance of a class that the program defines has more fields behind its raw data.
         let is_built_in = object_type.flags & flags::HEAP_TYPE == 0;
         let offset = objects::raw_data_offset(self.release, object_type, head).filter(|_| is_built_in);
         let raw_data = offset.and_then(|offset| at.checked_add(offset)).filter(|&raw_data| raw_data < end);
@@ -277,9 +274,9 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// Returns the next address to read, from the end of `pending`. In the order found the same
-    /// pages would be read again and again: the addresses found are sorted and moved to `pending`
-    /// once there are many.
+    /// Returns the next address to read, from the end of `pending`. In the order found, the same
+    /// pages would be read again and again: once there are many new addresses, they are sorted and
+    /// moved to `pending`.
     pub fn next_target(&mut self, pending: &mut Vec<Target>) -> Option<Target> {
         if pending.is_empty() || self.targets.len() >= MIN_SORTED_TARGETS {
             self.targets.sort_unstable();
@@ -303,8 +300,9 @@ impl<'a> Census<'a> {
         self.memory.read_some(at, bytes)
     }
 
-    /// Records the pointers in the used part of a block or a table, as far as it can be read before
-    /// the deadline.
+    /// Records the pointers in the used part of a block or a table until the deadline. Reading ends
+    /// at a page that cannot be read; in data, whose memory calloc may have mapped (`numpy.empty`
+    /// with objects), a page may never have been written, and reading goes on behind it.
     pub fn follow_block(&mut self, block: Table, deadline: Instant) {
         let mut piece = std::mem::take(&mut self.piece);
         piece.resize(PIECE_BYTES, 0);
@@ -312,23 +310,23 @@ impl<'a> Census<'a> {
         let end = block.address.saturating_add(block.used_bytes);
         while at < end && Instant::now() < deadline {
             let unread = &mut piece[..(end - at).min(PIECE_BYTES as u64) as usize];
-            let read_bytes = self.read(at, unread);
+            let is_absent = block.is_data && !self.outside_memory.contains(at);
+            let read_bytes = if is_absent { 0 } else { self.read(at, unread) };
             self.follow(&unread[..read_bytes]);
-            if read_bytes < unread.len() {
-                break;
-            }
             at += read_bytes as u64;
+            if read_bytes < unread.len() {
+                if !block.is_data {
+                    break;
+                }
+                at = page_of(at).saturating_add(PAGE_BYTES);
+            }
         }
         self.piece = piece;
     }
 
     /// Records an address that holds no object.
     pub fn add_non_object(&mut self, target: Target) {
-        if self.non_objects.len() < MAX_TARGETS {
-            self.non_objects.push(target);
-        } else {
-            self.result.is_incomplete = true;
-        }
+        self.result.is_incomplete |= !push_within(&mut self.non_objects, MAX_TARGETS, target);
     }
 
     /// Adds the table that `table` links to, if any.
@@ -354,13 +352,9 @@ impl<'a> Census<'a> {
                 hints.opaque_from.insert(begin);
             }
         }
-        if !self.outside_memory.contains(table.address) {
-            return;
-        }
-        if self.tables.len() < MAX_TARGETS {
-            self.tables.push(Table { owner: self.owner, ..table });
-        } else {
-            self.result.is_incomplete = true;
+        if self.outside_memory.contains(table.address) {
+            let owned = Table { owner: self.owner, ..table };
+            self.result.is_incomplete |= !push_within(&mut self.tables, MAX_TARGETS, owned);
         }
     }
 
@@ -381,11 +375,8 @@ impl<'a> Census<'a> {
             return;
         }
         *recent = at;
-        if self.targets.len() < MAX_TARGETS {
-            self.targets.push(Target { at, owner: self.owner });
-        } else {
-            self.result.is_incomplete = true;
-        }
+        let target = Target { at, owner: self.owner };
+        self.result.is_incomplete |= !push_within(&mut self.targets, MAX_TARGETS, target);
     }
 
     /// Returns the object at `at`, outside the arenas; `at` may also be the object's prefix, which
@@ -478,22 +469,22 @@ impl<'a> Census<'a> {
 
     /// Counts an object outside the arenas, in an allocator's block at `begin`, that was not
     /// counted before.
-    pub fn count_large(&mut self, large: &OutsideObject, begin: u64) {
-        self.count(large.type_number, large.size.reported_bytes, &large.object_type, &large.head);
-        self.owner = large.type_number;
-        self.record_type(begin, large.type_number);
-        let at = large.start.saturating_add(large.object_type.prefix_bytes);
-        let end = large.start.saturating_add(large.size.block_bytes);
-        self.record_object(at, end, &large.object_type, &large.head);
-        if large.size.block_bytes > LARGE_BYTES {
-            let (type_address, bytes) = (large.object_type.address, large.size.reported_bytes);
+    pub fn count_outside(&mut self, object: &OutsideObject, begin: u64) {
+        self.count(object.type_number, object.size.reported_bytes, &object.object_type, &object.head);
+        self.owner = object.type_number;
+        self.record_type(begin, object.type_number);
+        let at = object.start.saturating_add(object.object_type.prefix_bytes);
+        let end = object.start.saturating_add(object.size.block_bytes);
+        self.record_object(at, end, &object.object_type, &object.head);
+        if object.size.block_bytes > LARGE_BYTES {
+            let (type_address, bytes) = (object.object_type.address, object.size.reported_bytes);
             self.result.large_objects.push(LargeObject { start: begin, type_address, bytes });
         }
-        self.result.outside_objects.add(large.size.reported_bytes);
-        for table in large.size.tables.into_iter().flatten() {
+        self.result.outside_objects.add(object.size.reported_bytes);
+        for table in object.size.tables.into_iter().flatten() {
             self.add_table(table);
         }
-        let words = self.pages.pair(large.start).filter(|_| large.object_type.prefix_bytes > GC_HEAD_BYTES);
+        let words = self.pages.pair(object.start).filter(|_| object.object_type.prefix_bytes > GC_HEAD_BYTES);
         for word in words.into_iter().flat_map(|(first, second)| [first, second]) {
             self.add_values(word);
         }
@@ -557,6 +548,29 @@ mod tests {
         assert!(census.tables.is_empty());
         census.add_values(0x1000);
         assert_eq!(census.tables.iter().map(|table| table.address).collect::<Vec<_>>(), [0x1000 - 0xf8]);
+    }
+
+    /// Memory of pointers in which only the second of two pages can be read.
+    struct SecondPage;
+
+    impl Memory for SecondPage {
+        fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+            let is_readable = page_of(address) == 0x1_1000;
+            let length = if is_readable { buffer.len().min((0x1_2000 - address) as usize) } else { 0 };
+            buffer[..length].chunks_mut(8).for_each(|word| word.copy_from_slice(&0x1_0040_u64.to_le_bytes()));
+            length
+        }
+    }
+
+    #[test]
+    fn data_behind_a_page_that_was_never_written_is_followed() {
+        let outside = OutsideMemory::new([AddressRange::new(0x1_0000, 0x2_0000)], RangeSet::default());
+        for (is_data, targets) in [(true, 1), (false, 0)] {
+            let mut census = Census::new(&SecondPage, &RELEASES[3], &outside);
+            let block = Table { is_data, ..Table::new(0x1_0000, 0x3000, 0x3000) };
+            census.follow_block(block, Instant::now() + std::time::Duration::from_secs(600));
+            assert_eq!(census.targets.len(), targets);
+        }
     }
 
     #[test]

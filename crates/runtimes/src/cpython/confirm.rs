@@ -33,16 +33,21 @@ pub struct PendingConfirmation {
     pub path: String,
 }
 
+/// Removes the figures, which lack those of arenas that were not found, and adds the caveat.
+pub fn note_missing_arenas(reading: &mut Reading, path: &str) {
+    let facts = &mut reading.facts;
+    (facts.used_bytes, facts.free_bytes, facts.committed_bytes) = (None, None, None);
+    facts.own.clear();
+    let text = "no arena was found, and few objects or none are in blocks of a known allocator: CPython's own figures are not \
+                known, and its memory counts as anonymous";
+    reading.caveats.push(Caveat::new("cpython_arenas_not_found", path, None, text));
+}
+
 impl Pending for PendingConfirmation {
     fn finish(self: Box<Self>, reading: &mut Reading, context: &FinishContext<'_>) {
         let confirmed = context.matched.count_of([self.slots.object]);
         if !self.has_arenas && confirmed < self.outside_object_count / 2 {
-            let facts = &mut reading.facts;
-            (facts.used_bytes, facts.free_bytes, facts.committed_bytes) = (None, None, None);
-            facts.own.clear();
-            let text = "no arena was found, and most objects are in no block of a known allocator: CPython's own figures are not \
-                        known, and its memory counts as anonymous";
-            reading.caveats.push(Caveat::new("cpython_arenas_not_found", &self.path, None, text));
+            note_missing_arenas(reading, &self.path);
         }
         if confirmed == 0 {
             // The allocator is not read, so nothing is confirmed.

@@ -7,10 +7,10 @@ use super::types::Type;
 use strandline_claims::class::Slot;
 use strandline_claims::runtime::{ObjectTypes, ReferenceHints};
 
-/// An arena with fewer blocks in use than this counts as sparse; so it has fewer objects.
+/// An arena with fewer blocks in use than this, and so with fewer objects, counts as sparse.
 pub const MIN_OBJECTS_NOT_SPARSE: u64 = 10;
 
-/// Number in [`TypedObjects::objects`] that all types without a number of their own share.
+/// Number in [`TypedObjects::objects`] of all types whose own number does not fit into 16 bits.
 pub const UNNUMBERED_TYPE: u16 = u16::MAX;
 
 /// Objects of one type.

@@ -15,9 +15,9 @@ use super::types::Type;
 use strandline_claims::facts::{TypeFacts, figures};
 use strandline_claims::runtime::{ObjectTypes, Reading};
 
-/// Limit on types listed for their bytes; types that pin sparse arenas are listed besides.
+/// Limit on types listed for their bytes; types that pin sparse arenas are listed in addition.
 const MAX_TYPES: usize = 1000;
-/// Limit on listed types that pin arenas.
+/// Limit on the types listed as pinning sparse arenas.
 const MAX_PINNING_TYPES: usize = 10;
 
 /// Fills in the figures common to all runtimes, and CPython's own, named as in

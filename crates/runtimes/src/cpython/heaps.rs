@@ -20,9 +20,8 @@ use strandline_claims::words::{each_word_until, is_mapped_memory};
 use strandline_process::memory::{Memory, half_word_at, word_at};
 use strandline_process::range::AddressRange;
 
-/// Limit on candidates: at most two for each segment of 32 MiB, so at least 4 TiB. The objects of
-/// further segments are not found.
-const MAX_SEGMENTS: usize = 1 << 18;
+/// Limit on candidates: at most two for each segment of 32 MiB, so at least 4 TiB.
+const MAX_CANDIDATES: usize = 1 << 18;
 /// Bytes read to recognize a segment: up to its first page structure.
 const HEAD_BYTES: usize = 304;
 /// Limit on a segment's entries for slices. One with a single block has more slices than entries.
@@ -81,12 +80,14 @@ pub struct Heaps {
     pub pages: Vec<Page>,
     /// Damaged segments, and whether the deadline passed.
     pub doubts: ReadProblems,
+    /// Whether more segments may exist than are examined: their objects are not found.
+    pub is_cut: bool,
 }
 
 /// Finds the pages of all heaps of `program`.
 pub fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program) -> Heaps {
-    let mut heaps = Heaps::default();
     let candidates = candidates(context, memory);
+    let mut heaps = Heaps { is_cut: candidates.len() >= MAX_CANDIDATES, ..Heaps::default() };
     let mut segments_by_key: HashMap<u64, usize> = HashMap::new();
     for candidate in &candidates {
         *segments_by_key.entry(candidate.key).or_default() += 1;
@@ -141,7 +142,7 @@ fn candidates(context: &Context<'_>, memory: &dyn Memory) -> Vec<Candidate> {
     for mapping in context.space.mappings().iter().filter(|mapping| is_mapped_memory(mapping)) {
         for run in context.resident_runs(mapping.range()) {
             let mut at = run.start.next_multiple_of(SEGMENT_BYTES);
-            while at < run.end && candidates.len() < MAX_SEGMENTS && Instant::now() < context.deadline {
+            while at < run.end && candidates.len() < MAX_CANDIDATES && Instant::now() < context.deadline {
                 let mut bytes = [0; HEAD_BYTES];
                 if memory.read(at, &mut bytes).is_ok() {
                     let is_match = |layout: &&HeapLayout| may_be_segment(layout, &bytes);

@@ -16,8 +16,7 @@ use strandline_claims::refinements::{LARGE_BYTES, Refinements};
 /// Rounds of following blocks that are not objects: a thread's state, a chunk of its frames, and
 /// the blocks that the frames point to.
 const MAX_ROUNDS: usize = 3;
-/// Limit on blocks that are not objects followed per round; more are noted
-/// ([`Census::note_incomplete`]).
+/// Limit on the blocks followed per round that are not objects ([`Census::note_incomplete`]).
 const MAX_FOLLOWED_BLOCKS: usize = 1 << 16;
 /// Bytes read of a block that is not an object.
 const READ_BLOCK_BYTES: u64 = 1024;
@@ -132,7 +131,7 @@ fn follow_object(
     let object_bytes = object.size.block_bytes;
     let GuardedBlock { begin, bytes } = census.guarded_block(object.start, object_bytes);
     if refinements.claim(begin, bytes, slot) {
-        census.count_large(object, begin);
+        census.count_outside(object, begin);
         if bytes > LARGE_BYTES {
             census.record_claim(begin, slot);
         }

@@ -62,7 +62,7 @@ pub const ALIGNMENT: u64 = 16;
 
 /// `ob_type` in an object (`Include/object.h`). Offsets in objects count from `ob_refcnt`; in
 /// builds without a global lock the object begins [`Release::header_prefix_bytes`] bytes before.
-pub const TYPE: u64 = 8;
+pub const TYPE: usize = 8;
 /// `ob_size` in an object of variable size (`PyVarObject` in `Include/object.h`).
 pub const SIZE: usize = 16;
 /// Bytes of `PyGC_Head` (`Include/internal/pycore_gc.h`), in front of objects that the collector

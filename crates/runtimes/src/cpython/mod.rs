@@ -49,7 +49,6 @@ use crate::batch::{self, PageCache};
 use crate::programs::{Limit, Programs};
 use crate::work;
 use FileName::{Contains, Versioned};
-use std::collections::HashMap;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::class::Slot;
 use strandline_claims::reader::{Evidence, FileName, HeapKind, ReaderInfo};
@@ -121,23 +120,35 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
     reading.facts.name = ABOUT.name.to_owned();
     reading.facts.version = program.version_text();
     reading.facts.found_by = format!("_PyRuntime of {}", program.path);
-    let Some(release) = program.release() else {
-        reading.caveats.push(unknown_version_caveat(program));
-        return reading;
-    };
+    if let Err(caveat) = read_interpreters(context, program, refinements, &mut reading) {
+        reading.caveats.push(caveat);
+    }
+    reading
+}
+
+/// Reads the memory of a CPython's interpreters into `reading`.
+///
+/// # Errors
+/// The reason why nothing is read, as a caveat.
+fn read_interpreters(
+    context: &Context<'_>,
+    program: &Program,
+    refinements: &Refinements,
+    reading: &mut Reading,
+) -> Result<(), Caveat> {
+    let caveat = |code, text| Caveat::new(code, &program.path, None, text);
+    let release = program.release().ok_or_else(|| unknown_version_caveat(program))?;
     let memory = batch::CountingMemory::new(context.memory);
     // A program that can run Python, such as an editor, maps the library and often has none.
     let states = arenas::interpreters(&memory, program, release);
     if states.addresses.is_empty() {
         let text = "no interpreter was found: CPython may not have started";
-        reading.caveats.push(Caveat::new("cpython_not_started", &program.path, None, text));
-        return reading;
+        return Err(caveat("cpython_not_started", text));
     }
     let object_slot = reading.palette.add(&rows::OBJECT, None);
     let (Some(object_slot), Some(slots)) = (object_slot, claim_slots(refinements)) else {
         let text = "other readers use all slots for claims on blocks: CPython's claims are left out";
-        reading.caveats.push(Caveat::new("slots_taken", &program.path, None, text));
-        return reading;
+        return Err(caveat("slots_taken", text));
     };
     let interpreters = states.addresses.as_slice();
     let object_memory = ObjectMemory::find(context, &memory, program, release, interpreters);
@@ -155,36 +166,28 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
         refinements,
         slots,
     };
-    let Totals { sums, census: mut result } = walk.walk_all(&object_memory, &mut reading);
+    let Totals { sums, census: mut result } = walk.walk_all(&object_memory, reading);
     reading.rows = Some(&rows::BLOCKS);
     reading.facts.read = true;
     reading.reference_hints = result.hints.take();
-    add_variables(context, &memory, program, release, interpreters, &mut reading);
+    add_variables(context, &memory, program, release, interpreters, reading);
     let arena_sets = object_memory.arenas.sets.as_slice();
-    figures::fill_in_facts(arena_sets, &sums, release, &mut reading);
-    let mut details = figures::details(arena_sets, &sums);
+    figures::fill_in_facts(arena_sets, &sums, release, reading);
+    let mut details = CPython { collectors, ..figures::details(arena_sets, &sums) };
     if result.types.values().any(|counted| counted.counts.instances > 0) {
-        let mut names = Names::new(PageCache::new(&memory), release, context.space);
-        let type_names = name_types(context, &mut names, &mut result, &mut reading, &mut details);
-        reading.pending = Some(Box::new(PendingConfirmation {
-            slots,
-            large_objects: std::mem::take(&mut result.large_objects),
-            claimed_blocks: std::mem::take(&mut result.claimed_blocks),
-            type_names,
-            has_arenas: !arena_sets.is_empty() || !object_memory.heaps.pages.is_empty(),
-            outside_object_count: result.outside_objects.objects,
-            path: program.path.clone(),
-        }));
-    } else {
+        walk.add_objects(&object_memory, &mut result, &mut details, reading);
+    } else if object_memory.has_arenas_or_heaps() {
         let text = "no object was found in the blocks in use: they count as cpython.block, and their types are not known";
-        reading.caveats.push(Caveat::new("cpython_no_objects", &program.path, None, text));
+        reading.caveats.push(caveat("cpython_no_objects", text));
+    } else if !sums.doubts.timed_out() {
+        confirm::note_missing_arenas(reading, &program.path);
     }
-    details.collectors = collectors;
     reading.facts.set_details(ABOUT.name, &details);
-    add_remedies(context, release, &mut reading);
+    add_remedies(context, release, reading);
     reading.bytes_read = memory.bytes();
-    add_caveats(program, &states, object_memory.arenas.is_cut, &sums, &result, &mut reading);
-    reading
+    sums.doubts.add_caveats(&mut reading.caveats, &ABOUT, "arenas, pools and objects", &program.path);
+    add_caveats(context, program, &states, &object_memory, &result, reading);
+    Ok(())
 }
 
 /// Adds the variables of modules to the hints for the search for holders, if it was requested.
@@ -203,21 +206,6 @@ fn add_variables(
         let text = "not all modules of CPython could be found and read: no variable is named as a holder";
         reading.caveats.push(Caveat::new("cpython_names", &program.path, None, text));
     }
-}
-
-/// Lists the objects by type. Returns the names of types by address.
-fn name_types(
-    context: &Context<'_>,
-    names: &mut Names<'_>,
-    result: &mut CensusResult,
-    reading: &mut Reading,
-    details: &mut CPython,
-) -> HashMap<u64, String> {
-    let mut type_names = figures::list_types(names, result, context.deadline, reading, details);
-    figures::name_owners(names, result, &mut type_names);
-    let typed_objects = std::mem::take(&mut result.typed_objects);
-    reading.object_types = figures::object_types(names, typed_objects, &type_names, context.deadline);
-    type_names
 }
 
 /// Adds the predictions for pymalloc's claims and for a collection.
@@ -260,6 +248,11 @@ impl ObjectMemory {
             let arenas = arenas::find(context, memory, program, interpreters);
             Self { arenas, heaps: Heaps::default() }
         }
+    }
+
+    /// Whether any arena or heap was found.
+    fn has_arenas_or_heaps(&self) -> bool {
+        !self.arenas.sets.is_empty() || !self.heaps.pages.is_empty()
     }
 
     /// Ranges that contain only objects.
@@ -358,6 +351,31 @@ impl Walk<'_> {
         totals
     }
 
+    /// Lists the objects by type; [`Reading::pending`] compares them with allocators' blocks.
+    fn add_objects(
+        &self,
+        object_memory: &ObjectMemory,
+        result: &mut CensusResult,
+        details: &mut CPython,
+        reading: &mut Reading,
+    ) {
+        let deadline = self.context.deadline;
+        let mut names = Names::new(PageCache::new(self.memory), self.release, self.context.space);
+        let mut type_names = figures::list_types(&mut names, result, deadline, reading, details);
+        figures::name_owners(&mut names, result, &mut type_names);
+        let typed_objects = std::mem::take(&mut result.typed_objects);
+        reading.object_types = figures::object_types(&mut names, typed_objects, &type_names, deadline);
+        reading.pending = Some(Box::new(PendingConfirmation {
+            slots: self.slots,
+            large_objects: std::mem::take(&mut result.large_objects),
+            claimed_blocks: std::mem::take(&mut result.claimed_blocks),
+            type_names,
+            has_arenas: object_memory.has_arenas_or_heaps(),
+            outside_object_count: result.outside_objects.objects,
+            path: self.program.path.clone(),
+        }));
+    }
+
     /// An empty census for a worker.
     fn new_census(&self) -> Census<'_> {
         Census::new(self.memory, self.release, self.outside).with_hints(self.context.keeps_blocks)
@@ -421,28 +439,34 @@ fn unknown_version_caveat(program: &Program) -> Caveat {
     Caveat::new("cpython_version_unknown", &program.path, None, text)
 }
 
+/// Adds the caveats on what was left out: figures are too low.
 fn add_caveats(
+    context: &Context<'_>,
     program: &Program,
     states: &InterpreterStates,
-    is_arena_search_cut: bool,
-    sums: &Sums,
-    result: &CensusResult,
+    object_memory: &ObjectMemory,
+    census: &CensusResult,
     reading: &mut Reading,
 ) {
-    sums.doubts.add_caveats(&mut reading.caveats, &ABOUT, "arenas, pools and objects", &program.path);
+    let mut add = |code, text| reading.caveats.push(Caveat::new(code, &program.path, None, text));
     if !states.is_whole {
         let text = "the list of CPython's interpreters could not be read to its end: what only the later ones hold counts as \
                     anonymous, or for the allocator's rows";
-        reading.caveats.push(Caveat::new("cpython_interpreters", &program.path, None, text));
+        add("cpython_interpreters", text);
     }
-    if is_arena_search_cut {
+    if object_memory.arenas.is_cut {
         let text = "CPython's data points to more places than strandline searches for arenas: arenas that were not found count as \
                     anonymous";
-        reading.caveats.push(Caveat::new("cpython_cut", &program.path, None, text));
+        add("cpython_cut", text);
     }
-    if result.is_incomplete {
+    if census.is_incomplete || object_memory.heaps.is_cut {
         let text = "there are more types, or more objects outside CPython's arenas, than strandline follows: types count too few, \
                     and the other objects count for the allocator's rows";
-        reading.caveats.push(Caveat::new("cpython_cut", &program.path, None, text));
+        add("cpython_cut", text);
+    }
+    if context.may_be_swapped() {
+        let text = "parts of the process are, or may be, swapped out: CPython's objects there, and objects that only they refer to, \
+                    are not counted";
+        add("cpython_swapped", text);
     }
 }

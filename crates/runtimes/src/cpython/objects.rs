@@ -73,7 +73,7 @@ pub fn in_block(types: &mut Types<'_>, block: &[u8]) -> Option<FoundObject> {
     PREFIX_BYTES.into_iter().find_map(|prefix| {
         let offset = guard + prefix;
         let references = word_at(block, offset)?;
-        let type_address = word_at(block, offset + TYPE as usize)?;
+        let type_address = word_at(block, offset + TYPE)?;
         if !is_reference_count(references) {
             return None;
         }
@@ -89,7 +89,7 @@ pub fn in_heap_block(types: &mut Types<'_>, block: &[u8]) -> Option<FoundObject>
     let guard = guard_bytes(block);
     PREFIX_BYTES.into_iter().take(2).find_map(|prefix| {
         let offset = guard + prefix;
-        let type_address = word_at(block, offset + FREE_THREADED_PREFIX_BYTES as usize + TYPE as usize)?;
+        let type_address = word_at(block, offset + FREE_THREADED_PREFIX_BYTES as usize + TYPE)?;
         let type_number = type_with_prefix(types, type_address, prefix)?;
         let local = half_word_at(block, offset + LOCAL_REFERENCES)?;
         let shared = word_at(block, offset + SHARED_REFERENCES)? >> SHARED_SHIFT;
@@ -435,7 +435,7 @@ struct KeysHeader {
 }
 
 impl KeysHeader {
-    /// Parses the first bytes of a dict's keys; `None` if they are none.
+    /// Parses the first bytes of a dict's keys; `None` if they are something else.
     fn new(form: KeysForm, head: &[u8; KEYS_HEAD_BYTES]) -> Option<Self> {
         match form {
             KeysForm::IndexCount => {

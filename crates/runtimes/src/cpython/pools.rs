@@ -146,7 +146,7 @@ impl<'a> Walker<'a> {
         (self.context.progress)(arena.end - arena.start);
     }
 
-    /// Claims the pools of an arena, of which `free_pools`, in address order, are free.
+    /// Claims the pools of an arena. Those in `free_pools`, in address order, are free.
     fn claim_pools(&mut self, arena: &Arena, mut free_pools: &[u64], accumulator: &mut Accumulator<'_>) {
         let pool_bytes = self.sizes.pool_bytes;
         let (used_before, damages_before) = (self.used_blocks(), self.sums.doubts.damages);

@@ -77,6 +77,27 @@ fn a_list_of_interpreters_that_leads_nowhere_has_a_caveat() {
     assert!(codes(&reading).contains(&"cpython_interpreters"), "{:?}", reading.caveats);
 }
 
+/// The image of `python` without the pages of this range, as if they were swapped out.
+fn without(mut python: CPythonImage, range: AddressRange) -> CPythonImage {
+    python.image = python.image.within(&python.image.pages_without(|page| range.contains(page)));
+    python
+}
+
+#[test]
+fn figures_of_memory_without_any_resident_arena_or_heap_are_unknown() {
+    // Arenas and heaps are the last mapping.
+    let last = AddressRange::new(0x7f20_0000_0000, u64::MAX);
+    for (python, code) in [
+        (fabricate_cpython(0), "cpython_damaged"),
+        (fabricate_free_threaded_cpython(0), "cpython_arenas_not_found"),
+    ] {
+        let reading = read_fabricated(&without(python, last), 0);
+        assert!(codes(&reading).contains(&code), "{:?}", reading.caveats);
+        assert_eq!((reading.facts.used_bytes, reading.facts.committed_bytes), (None, None));
+        assert!(reading.facts.own.is_empty());
+    }
+}
+
 #[test]
 fn without_time_there_is_a_caveat() {
     for python in [fabricate_cpython(0), fabricate_free_threaded_cpython(0)] {

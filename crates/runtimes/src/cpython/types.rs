@@ -11,11 +11,9 @@ use crate::batch::PageCache;
 use strandline_process::memory::word_at;
 use strandline_process::pages::USER_ADDRESS_END;
 
-/// Limit on words remembered as type or not; further words count as no type, and
-/// [`Types::is_full`] says so.
+/// Limit on words remembered as type or not; beyond it ([`Types::is_full`]), words are no types.
 const MAX_KNOWN_WORDS: usize = 1 << 20;
-/// Limit on the length of the chain from a type to its type and so on; longer ones are those of no
-/// type.
+/// Limit on the length of a chain of metatypes; what has a longer one is no type.
 const MAX_DEPTH: usize = 8;
 /// Bytes of the smallest instance: `ob_refcnt` and `ob_type`.
 const MIN_BASIC_BYTES: u64 = 16;
@@ -23,8 +21,7 @@ const MIN_BASIC_BYTES: u64 = 16;
 const MAX_BASIC_BYTES: u64 = 1 << 20;
 /// Upper bound on plausible sizes of an item.
 const MAX_ITEM_BYTES: u64 = 1 << 16;
-/// Bytes of the two words that precede instances of types with
-/// [`Release::extra_prefix_flags`].
+/// Bytes of the two words before instances of types with [`Release::extra_prefix_flags`].
 const EXTRA_PREFIX_BYTES: u64 = 16;
 /// Limit on base classes followed; beyond, a type counts as [`Kind::Plain`].
 const MAX_BASES: usize = 64;
@@ -33,7 +30,7 @@ const NAME_BYTES: usize = 28;
 /// Size of the cache of words looked up last.
 const RECENT_WORDS: usize = 4096;
 
-/// Kinds of objects, by how their size is computed and what memory they own besides their block.
+/// Kinds of objects, by how their size is computed and what memory they own outside their block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Sized as the type states.
@@ -165,7 +162,7 @@ impl<'a> Types<'a> {
         let is_type = type_flags & flags::READY != 0
             && (MIN_BASIC_BYTES..MAX_BASIC_BYTES).contains(&basic_bytes)
             && item_bytes < MAX_ITEM_BYTES
-            && self.is_metatype(word_at(&bytes, TYPE as usize)?, 0);
+            && self.is_metatype(word_at(&bytes, TYPE)?, 0);
         if !is_type {
             return None;
         }
@@ -180,12 +177,19 @@ impl<'a> Types<'a> {
     /// Whether instances of the type at `address` are types: the chain of its types ends in one
     /// that is its own type.
     fn is_metatype(&mut self, address: u64, depth: usize) -> bool {
-        let head = address.wrapping_add(self.release.header_prefix_bytes);
-        let Some(type_flags) = self.pages.word(head.wrapping_add(TYPE_FLAGS as u64)) else { return false };
-        let Some(metatype) = self.pages.word(head.wrapping_add(TYPE)) else { return false };
+        let (Some(type_flags), Some(metatype)) =
+            (self.head_word(address, TYPE_FLAGS), self.head_word(address, TYPE))
+        else {
+            return false;
+        };
         type_flags & flags::TYPE != 0
             && type_flags & flags::READY != 0
             && (metatype == address || depth < MAX_DEPTH && self.is_metatype(metatype, depth + 1))
+    }
+
+    /// Reads a word of the type at `address`, by its offset in [`super::layout`].
+    fn head_word(&mut self, address: u64, offset: usize) -> Option<u64> {
+        self.pages.word(address.wrapping_add(self.release.header_prefix_bytes).wrapping_add(offset as u64))
     }
 
     fn kind(&mut self, address: u64, type_flags: u64) -> Kind {
@@ -205,11 +209,8 @@ impl<'a> Types<'a> {
     fn kind_by_base(&mut self, address: u64) -> Kind {
         let mut class = address;
         for _ in 0..MAX_BASES {
-            let head = class.wrapping_add(self.release.header_prefix_bytes);
-            let word =
-                |pages: &mut PageCache<'_>, offset: usize| pages.word(head.wrapping_add(offset as u64));
             let (Some(type_flags), Some(name)) =
-                (word(&mut self.pages, TYPE_FLAGS), word(&mut self.pages, TYPE_NAME))
+                (self.head_word(class, TYPE_FLAGS), self.head_word(class, TYPE_NAME))
             else {
                 break;
             };
@@ -237,7 +238,7 @@ impl<'a> Types<'a> {
                 // A longer name, or one that cannot be read, is none of these.
                 _ => {}
             }
-            match word(&mut self.pages, TYPE_BASE) {
+            match self.head_word(class, TYPE_BASE) {
                 Some(base) if base != 0 => class = base,
                 _ => break,
             }

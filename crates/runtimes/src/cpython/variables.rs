@@ -22,7 +22,7 @@ use strandline_process::pages::{PAGE_BYTES, page_of};
 
 /// Limit on the modules of an interpreter, and on the entries of a module or class.
 const MAX_ENTRIES: u64 = 1 << 16;
-/// Limit on all variables, and on the classes that wait to be read.
+/// Limit on all variables, and on the classes that are not read yet.
 const MAX_VARIABLES: usize = 1 << 18;
 /// Entries read to distinguish `sys.modules` from another dict: `builtins` is among the first.
 const CHECKED_MODULES: u64 = 16;
@@ -30,7 +30,7 @@ const CHECKED_MODULES: u64 = 16;
 const BUILTINS: &str = "builtins";
 /// Texts up to this length are not listed: there are many, and each holds little.
 const SHORT_BYTES: u64 = 256;
-/// Built-in types whose instances hold no data, or little.
+/// Built-in types whose instances hold little data or none.
 const TYPES_WITHOUT_DATA: [&[u8]; 21] = [
     b"function",
     b"builtin_function_or_method",
@@ -57,8 +57,7 @@ const TYPES_WITHOUT_DATA: [&[u8]; 21] = [
 /// Bytes of the longest of these names with its 0.
 const NAME_BYTES: usize = 27;
 
-/// Mask of the addresses in [`ReferenceHints::stops`], which holds multiples of 16: any address
-/// in an object will do.
+/// Mask of addresses in [`ReferenceHints::stops`], multiples of 16: any in an object will do.
 const STOP_MASK: u64 = !15;
 
 /// An entry of a dict.
@@ -175,7 +174,7 @@ impl Finder<'_, '_> {
         for DictEntry { key, value } in self.all_entries(modules) {
             // A program may put any object there.
             let kind = self.kind(value);
-            self.is_whole &= kind.is_some() || self.names.head_word(value, TYPE as usize).is_some();
+            self.is_whole &= kind.is_some() || self.names.head_word(value, TYPE).is_some();
             if kind != Some(Kind::Module) || Instant::now() >= self.deadline {
                 continue;
             }
@@ -243,7 +242,7 @@ impl Finder<'_, '_> {
         }
     }
 
-    /// Whether an object, whose type has this number, holds data that is worth a line.
+    /// Whether an object, whose type has this number, may hold much data: only then it is listed.
     fn is_data(&mut self, number: u32, value_type: &Type, value: u64) -> bool {
         match value_type.kind {
             Kind::Module | Kind::Class | Kind::Int | Kind::Weak => return false,
@@ -275,7 +274,7 @@ impl Finder<'_, '_> {
 
     /// Returns the number of an object's type.
     fn type_number(&mut self, object: u64) -> Option<u32> {
-        self.types.number_at(self.names.head_word(object, TYPE as usize)?)
+        self.types.number_at(self.names.head_word(object, TYPE)?)
     }
 
     fn kind(&mut self, object: u64) -> Option<Kind> {

@@ -3,7 +3,7 @@
 use super::objects::{Head, TYPE_COUNT, Type};
 use super::spaces::{BodyArena, BodySpaces, HeadArena, split_by_page};
 use crate::perl::layout::{HEAD_BYTES, Layout};
-use crate::work;
+use crate::{push_within, work};
 use strandline_claims::add_fields;
 use strandline_claims::runtime::Context;
 use strandline_claims::units::{counted, thousands};
@@ -134,11 +134,7 @@ impl Census {
                 *count += 1;
             }
             if matches!(kind, Type::PvCv | Type::PvFm) {
-                if self.subs.len() < MAX_SUBS {
-                    self.subs.push(head.address);
-                } else {
-                    self.subs_left_out += 1;
-                }
+                self.subs_left_out += u64::from(!push_within(&mut self.subs, MAX_SUBS, head.address));
             }
         }
         if free_bytes != [0, 0] {

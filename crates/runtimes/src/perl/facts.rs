@@ -106,7 +106,7 @@ pub struct Interpreter {
     pub containers: Containers,
     /// Subs, and what their pads hold.
     pub subs: Subs,
-    /// Buffers that are kept although their contents are no longer needed.
+    /// Buffers that are retained although their contents are no longer needed.
     pub retained: RetainedBuffers,
 }
 
@@ -232,9 +232,9 @@ pub struct EqualStrings {
     /// One in this many distinct strings was compared: 1 if all were. The figures above are
     /// extrapolated to all strings.
     pub sampled_one_in: u64,
-    /// Strings not compared: those that could not be read, those longer than the limit for reading,
-    /// those for which the sample has no room and, with millions of values, those in seven of eight
-    /// parts of the arenas. `repeated_bytes` is then a lower bound.
+    /// Strings not compared: they could not be read, are longer than the limit for reading, have no
+    /// room in the sample or, with millions of values, are in seven of eight parts of the arenas.
+    /// `repeated_bytes` is then a lower bound.
     pub skipped: u64,
     /// Their bytes (`CUR`).
     pub skipped_bytes: u64,
@@ -281,17 +281,17 @@ pub struct Subs {
     pub names_replaced: u64,
 }
 
-/// Buffers that are kept although their contents are no longer needed.
+/// Buffers that are retained although their contents are no longer needed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RetainedBuffers {
     /// Sum of the three below.
     pub total: Amount,
-    /// Kept by lexicals without a value. A lexical with a value is in use, whether its sub runs or
-    /// not.
+    /// Retained by lexicals without a value. A lexical with a value is in use, whether its sub runs
+    /// or not.
     pub lexicals: Amount,
-    /// Kept by operators' temporaries that are out of use.
+    /// Retained by operators' temporaries that are out of use.
     pub temporaries: Amount,
-    /// Kept by package variables without a value. Memory that C code holds in its own value is
+    /// Retained by package variables without a value. Memory that C code holds in its own value is
     /// not distinguished from malloc's other chunks.
     pub other: Amount,
     /// Part of `lexicals`: storage of arrays and hashes without elements.
@@ -313,7 +313,7 @@ pub struct Amount {
     pub bytes: u64,
 }
 
-/// The kind of variable that keeps a buffer.
+/// The kind of variable that retains a buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Keeper {
@@ -340,10 +340,10 @@ pub enum BufferKind {
     Hash,
 }
 
-/// A buffer that is kept.
+/// A retained buffer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Buffer {
-    /// The variable that keeps it, as in the rows' holders: `main::build_report $buf (depth 2)`.
+    /// The variable that retains it, as in the rows' holders: `main::build_report $buf (depth 2)`.
     pub holder: String,
     /// The kind of this variable.
     pub keeper: Keeper,

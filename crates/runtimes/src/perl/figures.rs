@@ -16,7 +16,7 @@ pub fn heads(arenas: &[HeadArena], census: &Census) -> Heads {
         arena_bytes: arenas.iter().map(HeadArena::bytes).sum(),
         live: census.live_heads,
         free: census.free_heads,
-        by_type: by_type.map(|((_, name), count)| ((*name).to_owned(), count)).collect(),
+        by_type: by_type.map(|(name, count)| ((*name).to_owned(), count)).collect(),
     }
 }
 

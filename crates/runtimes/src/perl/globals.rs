@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::roots::{KeptBuffer, LARGE_BYTES};
+use super::roots::{LARGE_BYTES, RetainedBuffer};
 use super::sums::{RetainedBy, SurveySums};
 use crate::batch::Batch;
 use strandline_claims::class::Slot;
@@ -34,7 +34,7 @@ pub fn claim_globals(
     compiled_globs: &[u64],
     refinements: &Refinements,
     slot: Slot,
-) -> Vec<KeptBuffer> {
+) -> Vec<RetainedBuffer> {
     let undefined_values = std::mem::take(&mut survey.undefined_values);
     let globs = std::mem::take(&mut survey.globs);
     if undefined_values.is_empty() {
@@ -46,19 +46,22 @@ pub fn claim_globals(
     let mut batch = Batch::new(memory);
     let mut pairs = Vec::new();
     for globs in globs.chunks(GLOBS_AT_A_TIME) {
-        // `gp_sv` is the first field of `struct gp` (gv.h). The scalar of a glob that cannot be
-        // read stays with the allocator's rows.
+        // `gp_sv` is the first field of `struct gp` (gv.h).
         let contents: Vec<u64> = globs.iter().map(|glob| glob.contents).collect();
         batch.pairs(&contents, &mut pairs);
-        for (glob, &pair) in globs.iter().zip(&pairs) {
-            if let Some(&value_index) = pair.and_then(|(scalar, _)| index_by_head.get(&scalar)) {
+        for (glob, pair) in globs.iter().zip(&pairs) {
+            let Some((scalar, _)) = pair else {
+                survey.unread_values += 1;
+                continue;
+            };
+            if let Some(&value_index) = index_by_head.get(scalar) {
                 scalars_of_globs.push(ScalarOfGlob { value_index, glob: glob.head });
             }
         }
     }
     // Sorted, so that of several aliases always the same one is used.
     scalars_of_globs.sort_unstable();
-    let mut globals: BTreeMap<usize, KeptBuffer> = BTreeMap::new();
+    let mut globals: BTreeMap<usize, RetainedBuffer> = BTreeMap::new();
     for ScalarOfGlob { value_index, glob } in scalars_of_globs {
         let Some(value) = undefined_values.get(value_index) else { continue };
         let global = globals.entry(value_index).or_insert(*value);

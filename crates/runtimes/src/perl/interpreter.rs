@@ -42,7 +42,7 @@ pub struct Reader<'a> {
 pub struct InterpreterReading {
     /// Its figures.
     pub facts: Interpreter,
-    /// Buffers that it keeps, by name.
+    /// Buffers that it retains, by name.
     pub named_blocks: Vec<NamedBlock>,
     /// What could not be read.
     pub caveats: Vec<Caveat>,
@@ -266,7 +266,7 @@ impl<'a> Reader<'a> {
         reading: &mut InterpreterReading,
     ) {
         let slot = self.slots.global_retained;
-        let kept_globals =
+        let retained_globals =
             globals::claim_globals(self.memory, &mut survey, &pads.globs, self.refinements, slot);
         let facts = &mut reading.facts;
         facts.strings = survey.strings.clone();
@@ -274,14 +274,14 @@ impl<'a> Reader<'a> {
         facts.retained = std::mem::take(&mut survey.retained);
         let mut pages = PageCache::new(self.memory);
         let mut names = Names::new(PageCache::new(self.memory), self.release, arenas.main_cv);
-        let mut kept_buffers = pads.kept_buffers;
-        kept_buffers.extend(kept_globals);
+        let mut retained_buffers = pads.retained_buffers;
+        retained_buffers.extend(retained_globals);
         let listed = retained::list_largest(
             self.context,
             self.slots,
             &mut pages,
             &mut names,
-            kept_buffers,
+            retained_buffers,
             &mut facts.retained,
         );
         reading.named_blocks = listed.named_blocks;
@@ -325,7 +325,7 @@ fn add_caveats(survey: &SurveySums, inputs: &CaveatInputs, reading: &mut Interpr
     add_problem("perl_left_out", inputs.left_out, "values or subs beyond the limits of what is read");
 }
 
-/// What was not read, besides what the survey of values counts.
+/// What was not read, in addition to what the survey of values counts.
 struct CaveatInputs {
     /// Whether the deadline passed before all was read.
     is_late: bool,

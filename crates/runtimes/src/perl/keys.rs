@@ -20,7 +20,7 @@ use strandline_process::pages::PAGE_BYTES;
 const BUCKETS_PER_JOB: u64 = 4096;
 /// Entries between two checks of the deadline.
 const ENTRIES_PER_DEADLINE_CHECK: u64 = 4096;
-/// Keys by which a hash that is being changed may differ from its count, besides one in 64.
+/// Keys by which a hash that is being changed may exceed its count, in addition to one in 64.
 const MAX_COUNT_DIFFERENCE: u64 = 64;
 /// Upper bound on jobs: tables of a thousand million buckets.
 const MAX_JOBS: usize = 256 << 10;

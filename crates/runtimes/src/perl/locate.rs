@@ -130,18 +130,9 @@ fn program(process: &Process, space: &AddressSpace, mapping: &Mapping) -> Option
         }
     });
     let address_of = |name: &str| symbols.get(name).copied();
-    let variables = match (GLOBAL_VARIABLES.map(address_of), address_of(CURRENT_INTERPRETER)) {
-        (
-            [
-                Some(strtab),
-                Some(sv_count),
-                Some(sv_arenaroot),
-                Some(main_cv),
-                Some(body_roots),
-                Some(body_arenas),
-            ],
-            _,
-        ) => {
+    let globals: Option<Vec<u64>> = GLOBAL_VARIABLES.into_iter().map(address_of).collect();
+    let variables = match (globals.as_deref(), address_of(CURRENT_INTERPRETER)) {
+        (Some(&[strtab, sv_count, sv_arenaroot, main_cv, body_roots, body_arenas]), _) => {
             Variables::Globals(Addresses { strtab, sv_count, sv_arenaroot, main_cv, body_roots, body_arenas })
         }
         (_, Some(curinterp)) => Variables::Interpreters { curinterp, thr_key: address_of(THREAD_KEY) },
@@ -180,7 +171,7 @@ pub struct InterpreterLocation {
 /// Interpreters of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interpreters {
-    /// That of `PL_curinterp` first, then those of threads.
+    /// The one of `PL_curinterp` is first; the ones of threads follow.
     pub locations: Vec<InterpreterLocation>,
     /// Whether these are all: beyond `MAX_INTERPRETERS` they are left out, and a variable that
     /// leads to one may be unreadable.

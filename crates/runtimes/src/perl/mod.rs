@@ -1,4 +1,4 @@
-//! Perl: heads and bodies of values, string buffers, and what pads keep.
+//! Perl: heads and bodies of values, string buffers, and what pads retain.
 //!
 //! Perl has no separate memory: all of it is in malloc's chunks, which are refined here. `locate`
 //! finds the interpreters, `spaces` their arenas, `objects` interprets values, `census` counts
@@ -222,9 +222,9 @@ fn read_program(
     interpreters: &mut Vec<InterpreterReading>,
 ) {
     let &interpreter::Reader { context, memory, release, .. } = reader;
-    // Two files may lead to one interpreter: a library that is loaded beside the program's own perl
-    // has not set its key, and that number may be the program's key. If the layout of that library
-    // does not fit the interpreter, the program's own does.
+    // Two files may lead to one interpreter: a library that is loaded in addition to the program's
+    // own perl has not set its key, and may have the number of the program's key. If the library's
+    // layout does not fit the interpreter, the program's own does.
     let read_before = interpreters.iter().filter(|interpreter| interpreter.facts.read);
     let ids_before: HashSet<String> = read_before.map(|interpreter| interpreter.facts.id.clone()).collect();
     let is_new = |location: &locate::InterpreterLocation| {
@@ -236,11 +236,12 @@ fn read_program(
     let Interpreters { mut locations, is_complete } =
         locate::interpreters(program, release, threads, &mut PageCache::new(memory));
     locations.retain(is_new);
+    // Unreadable variables of a library are mostly those of a Perl that did not start.
+    if !is_complete && (!locations.is_empty() || context.may_be_swapped()) {
+        reading.caveats.push(more_interpreters(program));
+    }
     if locations.is_empty() {
         return;
-    }
-    if !is_complete {
-        reading.caveats.push(more_interpreters(program));
     }
     if may_have_hidden_interpreters(context, program, &locations) {
         let found = search::search(context, memory, release);

@@ -36,26 +36,10 @@ pub enum Type {
     PvObj,
 }
 
-/// All types, in the order of [`Type`]'s discriminants, with their names.
-pub const TYPE_NAMES: [(Type, &str); TYPE_COUNT] = [
-    (Type::Null, "NULL"),
-    (Type::Bind, "BIND"),
-    (Type::Iv, "IV"),
-    (Type::Nv, "NV"),
-    (Type::Pv, "PV"),
-    (Type::Invlist, "INVLIST"),
-    (Type::PvIv, "PVIV"),
-    (Type::PvNv, "PVNV"),
-    (Type::PvMg, "PVMG"),
-    (Type::Regexp, "REGEXP"),
-    (Type::PvGv, "PVGV"),
-    (Type::PvLv, "PVLV"),
-    (Type::PvAv, "PVAV"),
-    (Type::PvHv, "PVHV"),
-    (Type::PvCv, "PVCV"),
-    (Type::PvFm, "PVFM"),
-    (Type::PvIo, "PVIO"),
-    (Type::PvObj, "PVOBJ"),
+/// Names of the types as Devel::Peek has them, in the order of [`Type`]'s discriminants.
+pub const TYPE_NAMES: [&str; TYPE_COUNT] = [
+    "NULL", "BIND", "IV", "NV", "PV", "INVLIST", "PVIV", "PVNV", "PVMG", "REGEXP", "PVGV", "PVLV", "PVAV",
+    "PVHV", "PVCV", "PVFM", "PVIO", "PVOBJ",
 ];
 
 /// `svtype` of 5.18 (`sv.h`).
@@ -73,7 +57,7 @@ const SVTYPES_5_20: [Type; 17] = {
 impl Type {
     /// Its name, as Devel::Peek has it.
     pub fn name(self) -> &'static str {
-        TYPE_NAMES[self as usize].1
+        TYPE_NAMES[self as usize]
     }
 
     /// The type with this number; `None` if the release has no such type.
@@ -146,7 +130,7 @@ pub struct Head {
     pub u: u64,
 }
 
-/// What a value refers to besides its body.
+/// What a value refers to in addition to its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Storage {
     /// Nothing that is read.
@@ -203,7 +187,7 @@ impl Head {
         self.flags & flags::ANY_VALUE != 0
     }
 
-    /// The storage that is read besides its body.
+    /// The storage that is read in addition to its body.
     pub fn storage(&self, kind: Type) -> Storage {
         match kind {
             Type::PvAv => Storage::Array,
@@ -241,13 +225,17 @@ impl Head {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::perl::layout::RELEASES;
 
     #[test]
     fn names_are_indexed_by_type() {
-        for (index, (kind, _)) in TYPE_NAMES.iter().enumerate() {
-            assert_eq!(*kind as usize, index);
+        let all: BTreeSet<Type> = SVTYPES_5_18.into_iter().chain(SVTYPES_5_20).collect();
+        assert_eq!(all.len(), TYPE_COUNT);
+        for kind in all {
+            assert_eq!(format!("{kind:?}").to_uppercase(), kind.name());
         }
         for release in &RELEASES {
             assert_eq!(Type::from_code(7, release), Some(Type::PvMg));

@@ -6,7 +6,7 @@ use super::Slots;
 use super::chunk::Chunk;
 use super::facts::{self, Keeper, RetainedBuffers};
 use super::names::Names;
-use super::roots::{Buffer, KeptBuffer};
+use super::roots::{Buffer, RetainedBuffer};
 use crate::batch::PageCache;
 use strandline_claims::runtime::{Context, NamedBlock};
 
@@ -29,13 +29,13 @@ pub fn list_largest(
     slots: Slots,
     pages: &mut PageCache<'_>,
     names: &mut Names<'_>,
-    mut kept_buffers: Vec<KeptBuffer>,
+    mut retained_buffers: Vec<RetainedBuffer>,
     retained: &mut RetainedBuffers,
 ) -> ListedBuffers {
-    kept_buffers.sort_unstable_by_key(|buffer| (std::cmp::Reverse(buffer.bytes), buffer.head));
+    retained_buffers.sort_unstable_by_key(|buffer| (std::cmp::Reverse(buffer.bytes), buffer.head));
     let mut named_blocks = Vec::new();
     let mut is_late = false;
-    for (index, buffer) in kept_buffers.iter().enumerate() {
+    for (index, buffer) in retained_buffers.iter().enumerate() {
         // Hostile buffers may each span all of memory.
         is_late = is_late || Instant::now() >= context.deadline;
         let page_bytes = if is_late { 0 } else { releasable_bytes(context, pages, buffer) };
@@ -47,7 +47,7 @@ pub fn list_largest(
         }
         let buffer_facts = describe(names, buffer, page_bytes);
         let slot = if buffer.keeper == Keeper::Global { slots.global_retained } else { slots.pad_retained };
-        let KeptBuffer { pointer, bytes, .. } = *buffer;
+        let RetainedBuffer { pointer, bytes, .. } = *buffer;
         named_blocks.push(NamedBlock { pointer, bytes, slot, holder: buffer_facts.holder.clone() });
         retained.top.push(buffer_facts);
     }
@@ -55,7 +55,7 @@ pub fn list_largest(
 }
 
 /// Describes a buffer, with the names of its sub and its variable.
-fn describe(names: &mut Names<'_>, buffer: &KeptBuffer, page_bytes: u64) -> facts::Buffer {
+fn describe(names: &mut Names<'_>, buffer: &RetainedBuffer, page_bytes: u64) -> facts::Buffer {
     let sub = buffer.pad.and_then(|pad| names.sub(pad.sub));
     let name = buffer.name.and_then(|name| match buffer.keeper {
         Keeper::Global => names.global(name),
@@ -94,8 +94,8 @@ fn describe(names: &mut Names<'_>, buffer: &KeptBuffer, page_bytes: u64) -> fact
 }
 
 /// Resident bytes that freeing the buffer releases.
-fn releasable_bytes(context: &Context<'_>, pages: &mut PageCache<'_>, buffer: &KeptBuffer) -> u64 {
-    let KeptBuffer { pointer, bytes, .. } = *buffer;
+fn releasable_bytes(context: &Context<'_>, pages: &mut PageCache<'_>, buffer: &RetainedBuffer) -> u64 {
+    let RetainedBuffer { pointer, bytes, .. } = *buffer;
     context.resident_bytes(Chunk::of(pages, Buffer { pointer, bytes }).releasable_pages(pointer))
 }
 
@@ -112,13 +112,13 @@ mod tests {
 
     /// Lists two buffers that span much memory, in a process without any.
     fn list(context: &Context<'_>) -> (RetainedBuffers, ListedBuffers) {
-        let kept_buffer = |head| KeptBuffer::undefined(head, 1 << 20, 1 << 45);
+        let retained_buffer = |head| RetainedBuffer::undefined(head, 1 << 20, 1 << 45);
         let slots = Slots::new(&Refinements::new(Vec::<AddressRange>::new())).unwrap();
         let mut pages = PageCache::new(context.memory);
         let mut names = Names::new(PageCache::new(context.memory), RELEASES.last().unwrap(), 0);
         let mut retained = RetainedBuffers::default();
-        let kept_buffers = vec![kept_buffer(8), kept_buffer(16)];
-        let listed = list_largest(context, slots, &mut pages, &mut names, kept_buffers, &mut retained);
+        let retained_buffers = vec![retained_buffer(8), retained_buffer(16)];
+        let listed = list_largest(context, slots, &mut pages, &mut names, retained_buffers, &mut retained);
         (retained, listed)
     }
 

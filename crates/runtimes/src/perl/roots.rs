@@ -2,10 +2,10 @@
 //!
 //! A sub has a list of pads, one for each depth of recursion that it ever reached, and one list of
 //! names for all of them: an entry without a name is an operator's target, an entry with an empty
-//! name a constant. When a sub returns, its lexicals lose their values but keep their buffers,
+//! name a constant. When a sub returns, its lexicals lose their values but retain their buffers,
 //! which are found here.
 //!
-//! **Kept by a pad** is the buffer of an entry that has no value any more (no string, number or
+//! **Retained by a pad** is the buffer of an entry that has no value any more (no string, number or
 //! reference), and of an operator's target in a pad deeper than the sub runs (`CvDEPTH`) that
 //! nothing else refers to. The storage of an array or a hash without elements counts too. A lexical
 //! with a value is in use, whether its sub runs or not: `my $x if 0` keeps it from call to call. A
@@ -22,7 +22,7 @@ use super::names::PadName;
 use super::objects::{Head, Storage, Type};
 use crate::batch::PageCache;
 use crate::perl::layout::{self as layout, Layout, flags, padname, sub};
-use crate::work;
+use crate::{push_within, work};
 use strandline_process::memory::{Memory, half_word_at, word_at};
 
 /// Subs that a worker reads at a time.
@@ -39,12 +39,12 @@ const MAX_NAMES: u64 = 1 << 16;
 const WORDS_AT_ONCE: u64 = 256;
 /// Maximum number of names in a thread's cached lists, which closures of one sub share: 3 MiB.
 const MAX_CACHED_NAMES: usize = 128 << 10;
-/// Memory that a cached list takes besides its names (its entry in the table), in names.
+/// Memory that a cached list takes in addition to its names (its entry in the table), in names.
 const LIST_OVERHEAD_NAMES: usize = 4;
 /// Limit on the marked entries, per thread.
 const MAX_MARKS: usize = 1 << 20;
 /// Limit on the buffers listed by name, per thread.
-const MAX_KEPT: usize = 64 << 10;
+const MAX_RETAINED: usize = 64 << 10;
 /// Bits of a mark that state what is marked: heads are aligned to 8 bytes.
 const MARK_BITS: u64 = 7;
 /// Larger buffers are damage.
@@ -91,9 +91,9 @@ pub struct PadPlace {
     pub depth: u64,
 }
 
-/// A large buffer that a value without use for it keeps.
+/// A large buffer that a value retains without use for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeptBuffer {
+pub struct RetainedBuffer {
     /// The head of its value.
     pub head: u64,
     /// The buffer, as malloc returned it.
@@ -102,7 +102,7 @@ pub struct KeptBuffer {
     pub bytes: u64,
     /// What it held.
     pub kind: BufferKind,
-    /// What keeps it.
+    /// What retains it.
     pub keeper: Keeper,
     /// Whether the lexical belongs to another pad.
     pub is_captured: bool,
@@ -114,7 +114,7 @@ pub struct KeptBuffer {
     pub is_valueless: bool,
 }
 
-impl KeptBuffer {
+impl RetainedBuffer {
     /// The string buffer of a value that is in no pad and has no value.
     pub fn undefined(head: u64, pointer: u64, bytes: u64) -> Self {
         Self {
@@ -138,9 +138,9 @@ pub struct PadFindings {
     pub is_complete: bool,
     /// Marks, sorted by address, each head once: see [`MarkedHead::unpack`].
     pub marks: Vec<u64>,
-    /// Large buffers that are kept.
-    pub kept_buffers: Vec<KeptBuffer>,
-    /// Globs in pads, sorted: those that code was compiled to refer to (with ithreads).
+    /// Large buffers that are retained.
+    pub retained_buffers: Vec<RetainedBuffer>,
+    /// Globs in pads, sorted: with ithreads, all globs that compiled code refers to.
     pub globs: Vec<u64>,
     /// Figures of the subs; `names_replaced` stays 0, because names are read later.
     pub subs: super::facts::Subs,
@@ -198,7 +198,7 @@ pub fn read_pads(context: &PadContext<'_>, subs: &[u64]) -> PadFindings {
 impl PadFindings {
     fn add(&mut self, other: Self) {
         self.marks.extend(other.marks);
-        self.kept_buffers.extend(other.kept_buffers);
+        self.retained_buffers.extend(other.retained_buffers);
         self.globs.extend(other.globs);
         self.left_out_entries += other.left_out_entries;
         let (mine, theirs) = (&mut self.subs, &other.subs);
@@ -209,8 +209,8 @@ impl PadFindings {
     fn deduplicate(&mut self) {
         self.marks.sort_unstable();
         self.marks.dedup_by_key(|mark| *mark & !MARK_BITS);
-        self.kept_buffers.sort_unstable_by_key(|buffer| (buffer.head, buffer.is_captured, buffer.pad));
-        self.kept_buffers.dedup_by_key(|buffer| buffer.head);
+        self.retained_buffers.sort_unstable_by_key(|buffer| (buffer.head, buffer.is_captured, buffer.pad));
+        self.retained_buffers.dedup_by_key(|buffer| buffer.head);
         self.globs.sort_unstable();
         self.globs.dedup();
     }
@@ -229,7 +229,7 @@ enum EntryKind {
     State,
     /// Captured from another pad.
     Outer,
-    /// Keeps no buffer: `our`, subs.
+    /// Retains no buffer: `our`, subs.
     Bufferless,
 }
 
@@ -355,8 +355,8 @@ impl PadReader<'_> {
         Some(())
     }
 
-    /// Records what the value at `address` keeps. `None` if it keeps nothing, is free or cannot be
-    /// read: the survey of values counts those that are damaged or unread.
+    /// Records what the value at `address` retains. `None` if it retains nothing, is free or cannot
+    /// be read: the survey counts damaged and unread values.
     fn read_entry(&mut self, address: u64, entry: PadEntry, pad: Pad) -> Option<()> {
         let TypedHead { head, kind } = self.head(address)?;
         let storage = head.storage(kind);
@@ -364,11 +364,8 @@ impl PadReader<'_> {
         // A lexical that was assigned a glob is FAKE.
         let is_glob = kind == Type::PvGv && storage == Storage::Plain && head.flags & flags::FAKE == 0;
         if is_glob && entry.kind != EntryKind::Lexical {
-            if self.findings.globs.len() < MAX_MARKS {
-                self.findings.globs.push(address);
-            } else {
-                self.findings.left_out_entries += 1;
-            }
+            self.findings.left_out_entries +=
+                u64::from(!push_within(&mut self.findings.globs, MAX_MARKS, address));
         }
         let is_constant = entry.kind == EntryKind::Constant || is_target && head.flags & flags::READONLY != 0;
         if is_constant {
@@ -397,11 +394,11 @@ impl PadReader<'_> {
         if buffer.bytes <= LARGE_BYTES {
             return Some(());
         }
-        if self.findings.kept_buffers.len() >= MAX_KEPT {
+        if self.findings.retained_buffers.len() >= MAX_RETAINED {
             self.findings.left_out_entries += 1;
             return None;
         }
-        self.findings.kept_buffers.push(KeptBuffer {
+        self.findings.retained_buffers.push(RetainedBuffer {
             head: address,
             pointer: buffer.pointer,
             bytes: buffer.bytes,

@@ -5,8 +5,9 @@ use super::equal::Sample;
 use super::facts::{Amount, Containers, RetainedBuffers, Strings};
 use super::keys::BucketTable;
 use super::objects::{Head, Type};
-use super::roots::{Buffer, KeptBuffer, LARGE_BYTES};
+use super::roots::{Buffer, LARGE_BYTES, RetainedBuffer};
 use crate::perl::layout::{HEAD_BYTES, Layout, flags};
+use crate::push_within;
 use strandline_claims::add_fields;
 
 /// Limit on the listed buffers of values in no pad, per thread.
@@ -19,7 +20,7 @@ const MAX_SHORT_BYTES: u64 = 15;
 const MAX_SHORT_BUFFER_BYTES: u64 = 24;
 const WORD_BYTES: u64 = 8;
 
-/// What keeps a retained buffer.
+/// What retains a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetainedBy {
     /// A scalar lexical.
@@ -62,11 +63,11 @@ pub struct SurveySums {
     /// Retained buffers, without `page_bytes` and the list of the largest.
     pub retained: RetainedBuffers,
     /// Values in no pad that have a buffer and no value: variables, or memory of C code.
-    pub undefined_values: Vec<KeptBuffer>,
+    pub undefined_values: Vec<RetainedBuffer>,
     pub globs: Vec<Glob>,
     /// Values, globs and hashes beyond the bounds.
     pub left_out_values: u64,
-    /// For each arena of bodies, those in use.
+    /// The bodies in use of each arena of bodies.
     pub used_bodies: Vec<UsedBodies>,
     /// Tables of the hashes with their own keys.
     pub tables_with_own_keys: Vec<BucketTable>,
@@ -126,20 +127,14 @@ impl SurveySums {
     /// the list to large ones.
     pub fn add_undefined(&mut self, head: &Head, buffer: Buffer) {
         let max_listed = if buffer.bytes > LARGE_BYTES { MAX_UNDEFINED } else { MAX_UNDEFINED / 2 };
-        if self.undefined_values.len() >= max_listed {
-            self.left_out_values += 1;
-            return;
-        }
-        self.undefined_values.push(KeptBuffer::undefined(head.address, buffer.pointer, buffer.bytes));
+        let value = RetainedBuffer::undefined(head.address, buffer.pointer, buffer.bytes);
+        self.left_out_values += u64::from(!push_within(&mut self.undefined_values, max_listed, value));
     }
 
     /// Lists a glob.
     pub fn add_glob(&mut self, head: &Head) {
-        if self.globs.len() < MAX_GLOBS {
-            self.globs.push(Glob { contents: head.u, head: head.address });
-        } else {
-            self.left_out_values += 1;
-        }
+        let glob = Glob { contents: head.u, head: head.address };
+        self.left_out_values += u64::from(!push_within(&mut self.globs, MAX_GLOBS, glob));
     }
 
     /// Counts a buffer in use that is not shared.

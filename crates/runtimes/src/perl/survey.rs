@@ -17,7 +17,7 @@ use crate::batch::{Batch, PageCache};
 use crate::perl::layout::{self, flags};
 use crate::work;
 use strandline_claims::accumulator::Slot;
-use strandline_process::memory::WordPair;
+use strandline_process::memory::{PAIR_BYTES, WordPair};
 use strandline_process::range::AddressRange;
 
 /// Maximum number, per thread, of hashes with keys of their own that are read.
@@ -27,12 +27,10 @@ const MAX_KEYS: u64 = 1 << 43;
 /// Longer buffers are not read completely.
 const MAX_READ_BYTES: u64 = 4608;
 /// In a process with at most this many arenas of heads (about 1.4 million values) all strings are
-/// compared: reading those of a larger one would double the time that it is stopped.
+/// compared: reading all strings of a larger one would double the time that it is stopped.
 const MAX_ARENAS_COMPARED: usize = 8192;
 /// In a larger process the strings of one job in this many are compared.
 const COMPARED_JOB_INTERVAL: usize = 8;
-/// Bytes of a pair of words.
-const PAIR_BYTES: u64 = 16;
 
 /// Inputs of the survey, the same for all threads.
 pub struct Survey<'a> {
@@ -86,7 +84,7 @@ struct Surveyor<'a> {
     is_comparing: bool,
 }
 
-/// A value with storage besides its body.
+/// A value with storage outside its body.
 #[derive(Clone, Copy)]
 struct Value {
     head: Head,
@@ -280,11 +278,11 @@ impl<'a> Surveyor<'a> {
         };
         let last_byte = |value: &Value| value.head.u.wrapping_add(capacity(value)).wrapping_sub(1);
         let set_owners = |value: &mut Value, (first, second): WordPair| {
-            let offset = last_byte(value) % PAIR_BYTES;
+            let offset = last_byte(value) % PAIR_BYTES as u64;
             let word = if offset < 8 { first } else { second };
             value.other_owners = Some((word >> (offset % 8 * 8)) as u8);
         };
-        self.read_pairs(is_selected, |value| last_byte(value) & !(PAIR_BYTES - 1), set_owners);
+        self.read_pairs(is_selected, |value| last_byte(value) & !(PAIR_BYTES as u64 - 1), set_owners);
     }
 
     /// Reads short strings: the last byte of a shared buffer counts its other owners, and strings

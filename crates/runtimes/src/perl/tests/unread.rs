@@ -104,6 +104,16 @@ fn endless_pads_are_refused() {
 }
 
 #[test]
+fn globs_with_unreadable_contents_are_reported() {
+    let mut fabric = Fabric::new();
+    fabric.string("", 6000, 0);
+    let glob = fabric.glob("main", "buffer");
+    assert_eq!(codes(&fabric.read().0), [""; 0]);
+    fabric.put(glob + 16, &[HEAP + (1 << 30)]);
+    assert_eq!(codes(&fabric.read().0), ["perl_values_unread"]);
+}
+
+#[test]
 fn bodies_of_unread_values_are_not_free() {
     let mut fabric = Fabric::new();
     fabric.string("", 100, flags::POK);
