@@ -81,7 +81,7 @@ impl Units {
     pub fn read() -> Self {
         Self {
             page_kib: strandline_sys::host::page_bytes() / 1024,
-            ticks_per_second: strandline_sys::spawn::ticks_per_second(),
+            ticks_per_second: strandline_sys::host::ticks_per_second(),
         }
     }
 }

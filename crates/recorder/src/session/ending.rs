@@ -62,7 +62,7 @@ impl Session<'_> {
             samples: self.grid.taken,
             missed: self.grid.missed,
             // getrusage(2) fails only for arguments that are never passed.
-            own_cpu_us: strandline_sys::spawn::own_cpu_us().unwrap_or(0),
+            own_cpu_us: strandline_sys::host::own_cpu_us().unwrap_or(0),
             own_peak_rss_kib: strandline_sys::host::own_peak_rss_bytes().ok().map(|bytes| bytes / 1024),
             stopped_us: self.state.ledgers.stopped_us,
             waited_us: self.state.marks.waited_us,
