@@ -22,7 +22,7 @@ use strandline_recording::{Ledger, Moment, Sample};
 use strandline_sys::watchdog::Watchdog;
 
 use super::LedgerSettings;
-use super::clock::Clock;
+use super::clock::{Clock, micros};
 use super::tree_pss::tree_pss_bytes;
 use super::watch::{EarlierWatch, NotBegun, PAUSED_AT_END, TakenLedger, Watch};
 
@@ -378,8 +378,7 @@ pub(super) fn take_ledger(request: Request, calling_thread: CallingThread, share
         Ok(Some(ledger)) => LedgerResult::Ledger(Box::new(ledger)),
         Ok(None) => LedgerResult::ProcessEnded(request),
         Err(reason) => {
-            let stopped_us = hold::held_time().saturating_sub(held_time_before).as_micros();
-            let stopped_us = u64::try_from(stopped_us).unwrap_or(u64::MAX);
+            let stopped_us = micros(hold::held_time().saturating_sub(held_time_before));
             LedgerResult::Failed { request, reason, stopped_us }
         }
     }

@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use strandline_inspect::Caveat;
-use strandline_recording::{CaveatRecord, Error, MAX_FRAME_BYTES, Reader, Record, Writer};
+use strandline_recording::{CaveatRecord, Error, FLUSH_THRESHOLD_BYTES, Reader, Record, Writer};
 
 /// Maximum length of the part of a file name that comes from the program.
 const MAX_PROGRAM_CHARS: usize = 60;
@@ -21,6 +21,8 @@ pub struct Sink {
     path: PathBuf,
     /// Whether the file did not exist before.
     is_new: bool,
+    /// When everything recorded so far was last written, in microseconds.
+    written_us: u64,
     /// Set while nothing can be written.
     failure: Option<WriteFailure>,
     /// A failure to report to the user, not taken yet.
@@ -29,7 +31,7 @@ pub struct Sink {
 
 /// Why records are lost at the moment.
 struct WriteFailure {
-    /// When the first record was lost.
+    /// Since when records are lost.
     since_us: u64,
     reason: String,
 }
@@ -65,7 +67,7 @@ impl Sink {
             return Err(refused("is being recorded into by another strandline"));
         }
         let writer = Writer::new(file).map_err(failed)?;
-        Ok(Self { writer, path: path.to_owned(), is_new, failure: None, warning: None })
+        Ok(Self { writer, path: path.to_owned(), is_new, written_us: 0, failure: None, warning: None })
     }
 
     /// Begins the recording: an older one is deleted.
@@ -94,7 +96,7 @@ impl Sink {
         if let Err(error) = self.writer.push(record) {
             self.warning = Some(format!("a record could not be written: {error}"));
         }
-        if self.writer.buffered_bytes() > MAX_FRAME_BYTES {
+        if self.writer.buffered_bytes() > FLUSH_THRESHOLD_BYTES {
             self.flush(now_us);
         }
     }
@@ -109,27 +111,29 @@ impl Sink {
             );
             let caveat = Caveat::new("recording_lost", self.path.display().to_string(), None, text);
             drop(self.writer.push(&Record::Caveat(CaveatRecord { at_us: now_us, caveat })));
-            if let Err(error) = self.write_frame() {
+            if let Err(error) = self.write_frame(now_us) {
                 // Nothing can be written yet: report the loss later.
                 self.writer.drop_buffered();
                 self.failure = Some(WriteFailure { since_us, reason: error.to_string() });
             }
             return;
         }
-        if let Err(error) = self.write_frame() {
+        if let Err(error) = self.write_frame(now_us) {
             self.warning = Some(format!(
                 "{}: {error}; the command runs on, samples that cannot be written are lost",
                 self.path.display()
             ));
             self.writer.drop_buffered();
-            self.failure = Some(WriteFailure { since_us: now_us, reason: error.to_string() });
+            self.failure = Some(WriteFailure { since_us: self.written_us, reason: error.to_string() });
         }
     }
 
     /// Writes one frame; on failure removes what was written of it.
-    fn write_frame(&mut self) -> io::Result<()> {
+    fn write_frame(&mut self, now_us: u64) -> io::Result<()> {
         let result = self.writer.flush();
-        if result.is_err() {
+        if result.is_ok() {
+            self.written_us = now_us;
+        } else {
             let mut file = self.writer.file();
             drop(file.set_len(self.writer.written_bytes()));
             drop(file.seek(SeekFrom::Start(self.writer.written_bytes())));

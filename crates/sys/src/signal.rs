@@ -13,6 +13,12 @@ pub fn send(pid: i32, signal: i32) -> io::Result<()> {
     crate::check(unsafe { libc::kill(pid, signal) }.into()).map(drop)
 }
 
+/// Whether a process exists, also one that /proc hides; a zombie does.
+pub fn exists(pid: i32) -> bool {
+    // Signal 0 checks only.
+    !send(pid, 0).is_err_and(|error| error.raw_os_error() == Some(libc::ESRCH))
+}
+
 /// A signal that no other program sends, to wake a thread of this process from a system call:
 /// SIGRTMAX.
 pub fn wake_signal() -> i32 {

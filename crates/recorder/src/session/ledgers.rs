@@ -6,6 +6,7 @@ use std::sync::Arc;
 use strandline_recording::{Ledger, Moment, Record};
 
 use super::Session;
+use crate::clock::micros;
 use crate::ledgers::{LedgerResult, Request, WatchRequest};
 use crate::tree::Member;
 use crate::watchable;
@@ -251,7 +252,7 @@ impl Session<'_> {
     pub(super) fn request_regular_ledgers(&mut self, now_us: u64) {
         let Some(interval) = self.plan.every else { return };
         let is_first_call = self.state.next_regular_ledgers_us == 0;
-        self.state.next_regular_ledgers_us = now_us + interval.as_micros() as u64;
+        self.state.next_regular_ledgers_us = now_us + micros(interval);
         if !is_first_call {
             self.request_ledgers_of_large_processes(Moment::Every);
         }
