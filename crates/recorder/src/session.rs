@@ -2,7 +2,6 @@
 
 mod ending;
 mod files;
-mod groups;
 mod ledgers;
 mod marks;
 mod signals;
@@ -265,7 +264,9 @@ impl<'a> Session<'a> {
             }
             if self.grid.take_due(now_us) {
                 self.sample_all(now_us);
-                self.sample_group(now_us);
+                if let Some(group) = &mut self.group {
+                    group.sample_if_due(now_us);
+                }
                 self.state.is_root_unsampled |= !self.tree.has(self.root) && tree::is_running(self.root);
             }
             self.run_due_tasks(now_us);
@@ -503,6 +504,21 @@ impl<'a> Session<'a> {
         self.sink.flush(at_us);
         if let Some(warning) = self.sink.warning.take() {
             (self.options.warn)(&warning);
+        }
+    }
+
+    /// Writes the samples of the group that were not written yet.
+    fn write_group(&mut self) {
+        let records = self.group.as_mut().map(GroupRecorder::take_records).unwrap_or_default();
+        records.iter().for_each(|record| self.push(record));
+    }
+
+    /// Takes the last sample of the group, when the command has ended by `signal` or the recording
+    /// ends.
+    pub fn end_group(&mut self, signal: Option<i32>) {
+        let now_us = self.clock.now_us();
+        if let Some(group) = &mut self.group {
+            group.end(now_us, signal);
         }
     }
 

@@ -103,29 +103,26 @@ impl Sink {
 
     /// Writes the buffered records.
     pub fn flush(&mut self, now_us: u64) {
-        if let Some(WriteFailure { since_us, reason }) = self.failure.take() {
+        let earlier_failure = self.failure.take();
+        if let Some(WriteFailure { since_us, reason }) = &earlier_failure {
             let text = format!(
                 "nothing could be written from {:.1} s to {:.1} s: {reason}",
-                since_us as f64 / 1e6,
+                *since_us as f64 / 1e6,
                 now_us as f64 / 1e6
             );
             let caveat = Caveat::new("recording_lost", self.path.display().to_string(), None, text);
             drop(self.writer.push(&Record::Caveat(CaveatRecord { at_us: now_us, caveat })));
-            if let Err(error) = self.write_frame(now_us) {
-                // Nothing can be written yet: report the loss later.
-                self.writer.drop_buffered();
-                self.failure = Some(WriteFailure { since_us, reason: error.to_string() });
-            }
-            return;
         }
-        if let Err(error) = self.write_frame(now_us) {
+        let Err(error) = self.write_frame(now_us) else { return };
+        self.writer.drop_buffered();
+        if earlier_failure.is_none() {
             self.warning = Some(format!(
                 "{}: {error}; the command runs on, samples that cannot be written are lost",
                 self.path.display()
             ));
-            self.writer.drop_buffered();
-            self.failure = Some(WriteFailure { since_us: self.written_us, reason: error.to_string() });
         }
+        let since_us = earlier_failure.map_or(self.written_us, |failure| failure.since_us);
+        self.failure = Some(WriteFailure { since_us, reason: error.to_string() });
     }
 
     /// Writes one frame; on failure removes what was written of it.
@@ -230,6 +227,7 @@ mod tests {
         sink.push(&header(), 0);
         sink.flush(1_000_000);
         assert!(sink.warning.take().is_some_and(|warning| warning.contains("the command runs on")));
+        assert!(sink.failure.as_ref().is_some_and(|failure| failure.since_us == 0), "all is lost");
         sink.push(&Record::Heartbeat(Heartbeat::default()), 2_000_000);
         sink.flush(2_000_000);
         assert_eq!(sink.warning, None, "reported once");
