@@ -139,8 +139,8 @@ impl SampledGroup {
     /// The record of the pending samples, if there are any.
     fn take_block(&mut self) -> Option<Record> {
         let samples = std::mem::take(&mut self.pending_samples);
-        let block = || Box::new(GroupBlock::new(self.start.group, &samples));
-        (!samples.is_empty()).then(|| Record::GroupSamples(block()))
+        (!samples.is_empty())
+            .then(|| Record::GroupSamples(GroupBlock::new(self.start.group, &samples).into()))
     }
 
     /// Adds a sample; returns the one before it if a process was killed in between.

@@ -165,7 +165,7 @@ impl Group {
     /// # Errors
     /// One line with the reason why the group cannot be joined.
     pub fn open_procs(&self) -> Result<OwnedFd, String> {
-        let path = self.folder.join("cgroup.procs");
+        let path = self.procs();
         let file: Result<File, _> = OpenOptions::new().write(true).open(&path);
         file.map(OwnedFd::from).map_err(|error| format!("{}: {error}", path.display()))
     }
@@ -173,6 +173,11 @@ impl Group {
     /// Its folder.
     pub fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// The path of its `cgroup.procs`.
+    pub fn procs(&self) -> PathBuf {
+        self.folder.join("cgroup.procs")
     }
 
     /// Number of processes that the kernel killed because the limit was reached; `None` if it does

@@ -344,8 +344,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Reads the kernel's events, if it reports them; false if some were lost, which searches make up
-    /// for in part.
+    /// Reads the kernel's events, if it reports them. False if some were lost, for which searches
+    /// make up in part.
     fn read_events(&mut self, now_us: u64) -> bool {
         let ProcessEvents::Connector(connector) = &self.process_events else { return true };
         let has_all = self.tree.read_events(connector, now_us, &mut self.state.departed);

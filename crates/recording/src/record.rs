@@ -127,8 +127,7 @@ pub struct Mark {
     pub name: String,
     /// The sample taken while the program waited.
     pub sample: Sample,
-    /// Every `Vm…`, `Rss…` and `Hugetlb…` line of /proc/PID/status, in bytes; empty if they were not
-    /// read.
+    /// Every `Vm…`, `Rss…` and `Hugetlb…` line of /proc/PID/status, in bytes; empty if not read.
     pub status_bytes: BTreeMap<String, u64>,
     /// The proportional set size of the whole tree; `None` for one process, for more than the
     /// recorder reads while a program waits, or if one cannot be read.

@@ -106,11 +106,8 @@ impl Session<'_> {
                     .member_by_number(process)
                     .is_some_and(|member| std::mem::take(&mut member.is_counted_as_watched));
                 self.state.ledgers.watched_count -= usize::from(was_counted);
-                self.add_caveat(
-                    "not_watched",
-                    format!("process number {process}"),
-                    format!("no ledger at its end: {reason}"),
-                );
+                let text = format!("no ledger at its end: {reason}");
+                self.add_caveat("not_watched", format!("process number {process}"), text);
             }
         }
     }

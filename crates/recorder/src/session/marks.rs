@@ -158,8 +158,8 @@ impl Session<'_> {
     /// Finds the process that a mark is about, and follows it. `reporter` is the process that sent
     /// the mark, if known.
     fn follow_marked_process(&mut self, reporter: Option<i32>, at_us: u64) -> MarkedProcess {
-        // A process that is not followed is newer than the events read so far. Ends are handled when
-        // that is due.
+        // A process that is not followed is newer than the events read so far. Ends are handled
+        // later.
         if !reporter.is_some_and(|pid| self.tree.has(pid)) && !self.read_events(at_us) {
             self.tree.search(at_us);
         }
