@@ -47,7 +47,7 @@ pub fn run(arguments: &Run) -> Result<CommandResult> {
     let may_draw = !std::io::stdout().is_terminal();
     let line = ProgressLine::new(arguments.recording.progress, may_draw);
     let update = |progress: &Progress| line.update(progress);
-    let may_trace = strandline_sys::spawn::may_trace_privileged();
+    let may_trace = strandline_sys::capabilities::SYS_PTRACE.is_held();
     let plan = if may_trace { Plan::RUN } else { Plan::RUN_UNPRIVILEGED };
     let ended = strandline_recorder::run(
         &arguments.command,
@@ -126,7 +126,7 @@ pub fn end_as(wait_status: i32) -> ExitCode {
     if signal == 0 {
         return ExitCode::from((wait_status >> 8 & 0xff) as u8);
     }
-    strandline_sys::spawn::die_by(signal);
+    strandline_sys::signal::die_by(signal);
     // Reached only if the signal does not end a process; use the convention of shells.
     ExitCode::from(128u8.saturating_add(signal as u8))
 }

@@ -420,7 +420,7 @@ fn left_out(text: &mut Exposition, left_out: LeftOut) {
 
 /// Processor time of this process and all of its threads, if known.
 pub fn own_processor_time() -> Option<Duration> {
-    strandline_sys::spawn::own_cpu_us().ok().map(Duration::from_micros)
+    strandline_sys::host::own_cpu_us().ok().map(Duration::from_micros)
 }
 
 /// RSS of this process, if known.

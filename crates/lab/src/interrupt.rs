@@ -33,7 +33,7 @@ impl Interrupt {
         // A parent may have ignored SIGCHLD; then ends of children are not reported.
         strandline_sys::spawn::set_recording_dispositions();
         let bits = SIGNALS.into_iter().fold(0u64, |bits, signal| bits | 1 << (signal as i32 - 1));
-        let previous_mask = strandline_sys::spawn::block_also(bits).map_err(failed)?;
+        let previous_mask = strandline_sys::signal::block(bits).map_err(failed)?;
         // A second lab of this process finds the signals blocked by the first.
         let mask_before = *MASK_BEFORE.get_or_init(|| previous_mask);
         let set: SigSet = SIGNALS.into_iter().collect();

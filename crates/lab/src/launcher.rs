@@ -23,7 +23,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use strandline_sys::process::{Usage, become_subreaper, try_reap};
 use strandline_sys::signal;
-use strandline_sys::spawn::{Gate, Resource, ResourceLimit, Rlimit, Setup, block_signals, spawn};
+use strandline_sys::spawn::{Gate, Resource, ResourceLimit, Rlimit, Setup, spawn};
 
 use super::cell::{Figures, Subject};
 use super::counters::{self, Counters};
@@ -92,7 +92,7 @@ pub fn serve(socket: UnixStream) -> io::Result<()> {
     // Signals of the terminal are for strandline, which closes the socket to end the launcher.
     let blocked = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGTSTP];
     let bits = blocked.into_iter().fold(bit(Signal::SIGCHLD), |bits, signal| bits | bit(signal));
-    let signal_mask = block_signals(bits)?;
+    let signal_mask = strandline_sys::signal::replace_mask(bits)?;
     strandline_sys::spawn::set_recording_dispositions();
     become_subreaper()?;
     let signals: SigSet = [Signal::SIGCHLD].into_iter().collect();

@@ -12,7 +12,7 @@ use super::clock::Clock;
 use super::ledgers::{Guard, Ledgers};
 use super::session::{self, Session, SessionParameters, TakenSignals};
 use super::sink::Sink;
-use super::tree::ProcessEvents;
+use super::tree::{NO_LISTS, ProcessEvents, lists_children};
 use super::{Options, Recorded};
 
 /// Records process `pid` and its descendants until it ends or the recorder must stop.
@@ -57,6 +57,13 @@ pub fn record(pid: i32, options: &Options<'_>) -> Result<Recorded, String> {
         command: process.command_line().unwrap_or_default(),
     })
     .map_err(|error| format!("cannot record: {error}"))?;
+    if matches!(session.process_events, ProcessEvents::Connector(_)) && !lists_children() {
+        session.add_caveat(
+            "polling",
+            "processes",
+            format!("{NO_LISTS}: those that already run are not seen"),
+        );
+    }
     session.tree.search_all(0);
     session.begin_ledgers();
     let stop_reason = session.run();

@@ -2,6 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+/// A time in microseconds.
+pub fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
 /// When the recording began.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
@@ -16,7 +21,7 @@ impl Clock {
 
     /// Microseconds since the start.
     pub fn now_us(self) -> u64 {
-        u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX)
+        micros(self.start.elapsed())
     }
 }
 
@@ -35,8 +40,7 @@ pub struct Grid {
 impl Grid {
     /// A grid whose first instant is at 0.
     pub fn new(interval: Duration) -> Self {
-        let interval_us = u64::try_from(interval.as_micros()).unwrap_or(u64::MAX).max(1);
-        Self { interval_us, next: 0, taken: 0, missed: 0 }
+        Self { interval_us: micros(interval).max(1), next: 0, taken: 0, missed: 0 }
     }
 
     /// Skips the instants before `now_us`: they do not count as missed.
@@ -63,8 +67,7 @@ impl Grid {
 
     /// Whether the next instant is overdue by more than `tolerance`.
     pub fn is_late(&self, now_us: u64, tolerance: Duration) -> bool {
-        let late_us = now_us.saturating_sub(self.next_us());
-        late_us > u64::try_from(tolerance.as_micros()).unwrap_or(u64::MAX)
+        now_us.saturating_sub(self.next_us()) > micros(tolerance)
     }
 
     /// Skips the instants up to `now_us`, during which the recorder was stopped: they do not count

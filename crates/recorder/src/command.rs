@@ -16,7 +16,7 @@ use strandline_recording::{CommandUsage, Limit};
 use strandline_sys::process::{ReapedChild, reap};
 use strandline_sys::spawn::{self, Resource, ResourceLimit, Setup};
 
-use super::clock::Clock;
+use super::clock::{Clock, micros};
 use super::ledgers::{Guard, Ledgers, WatchRequest};
 use super::limits::{Group, Limits, ResourceLimits};
 use super::marks::{self, CommandEnd, Marks};
@@ -155,7 +155,7 @@ fn record(
 /// Resources that a command used.
 fn command_usage(ended: &ReapedChild, started_at: Instant) -> CommandUsage {
     CommandUsage {
-        wall_us: u64::try_from(started_at.elapsed().as_micros()).unwrap_or(u64::MAX),
+        wall_us: micros(started_at.elapsed()),
         user_us: ended.usage.user_us,
         system_us: ended.usage.system_us,
         minor_faults: ended.usage.minor_faults,

@@ -18,6 +18,8 @@ use strandline_process::group::{Group, Hierarchy, Version, View};
 use strandline_process::procfs::Process;
 use strandline_recording::{CaveatRecord, GroupBlock, GroupKill, GroupSample, GroupStart, Record};
 
+use super::clock::micros;
+
 /// Interval of samples while the charge does not change much.
 const SAMPLE_EVERY_US: u64 = 100_000;
 /// Interval of reading the count of kills alone.
@@ -87,10 +89,7 @@ impl SampledGroup {
     fn new(number: u32, group: Group, now_us: u64) -> Self {
         let open = |name: &str| File::open(group.file(name)).ok();
         let charge_file = open(group.version.current_file());
-        let kills_file = match group.version {
-            Version::One => open("memory.oom_control"),
-            Version::Two => open("memory.events"),
-        };
+        let kills_file = open(kills_file(group.version));
         let start = GroupStart {
             group: number,
             at_us: now_us,
@@ -133,17 +132,15 @@ impl SampledGroup {
             return false;
         }
         self.next_kills_us = now_us.saturating_add(READ_KILLS_EVERY_US);
-        let kills_text = read_counters(self.kills_file.as_ref()).unwrap_or_default();
-        let mut lines = kills_text.lines();
-        let kills = lines.find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse::<u64>().ok());
-        has_risen(kills, last.oom_kills)
+        let kills_text = read_counters(self.kills_file.as_ref());
+        has_risen(kills_text.and_then(|text| parse_kills(&text)), last.oom_kills)
     }
 
     /// The record of the pending samples, if there are any.
     fn take_block(&mut self) -> Option<Record> {
         let samples = std::mem::take(&mut self.pending_samples);
-        let block = || Box::new(GroupBlock::new(self.start.group, &samples));
-        (!samples.is_empty()).then(|| Record::GroupSamples(block()))
+        (!samples.is_empty())
+            .then(|| Record::GroupSamples(GroupBlock::new(self.start.group, &samples).into()))
     }
 
     /// Adds a sample; returns the one before it if a process was killed in between.
@@ -256,7 +253,7 @@ impl GroupRecorder {
         let Some(sampled) = &mut self.sampled else { return false };
         let started_at = Instant::now();
         let result = self.sampler.take(&sampled.group);
-        sampled.sample_duration_us = u64::try_from(started_at.elapsed().as_micros()).unwrap_or(u64::MAX);
+        sampled.sample_duration_us = micros(started_at.elapsed());
         sampled.last_sample_us = now_us;
         let CountedSample { figures, rows } = match result {
             Ok(sample) => sample,
@@ -297,6 +294,19 @@ impl GroupRecorder {
             self.records.push(Record::Caveat(CaveatRecord { at_us: now_us, caveat }));
         }
     }
+}
+
+/// The file of a group with its count of kills for lack of memory.
+pub(super) fn kills_file(version: Version) -> &'static str {
+    match version {
+        Version::One => "memory.oom_control",
+        Version::Two => "memory.events",
+    }
+}
+
+/// The count in the text of [`kills_file`]; `None` before Linux 4.13, which does not count them.
+pub(super) fn parse_kills(text: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix("oom_kill "))?.trim().parse().ok()
 }
 
 /// Whether a count is known to be above an earlier one.

@@ -22,7 +22,7 @@ use strandline_recording::{Ledger, Moment, Sample};
 use strandline_sys::watchdog::Watchdog;
 
 use super::LedgerSettings;
-use super::clock::Clock;
+use super::clock::{Clock, micros};
 use super::tree_pss::tree_pss_bytes;
 use super::watch::{EarlierWatch, NotBegun, PAUSED_AT_END, TakenLedger, Watch};
 
@@ -378,8 +378,7 @@ pub(super) fn take_ledger(request: Request, calling_thread: CallingThread, share
         Ok(Some(ledger)) => LedgerResult::Ledger(Box::new(ledger)),
         Ok(None) => LedgerResult::ProcessEnded(request),
         Err(reason) => {
-            let stopped_us = hold::held_time().saturating_sub(held_time_before).as_micros();
-            let stopped_us = u64::try_from(stopped_us).unwrap_or(u64::MAX);
+            let stopped_us = micros(hold::held_time().saturating_sub(held_time_before));
             LedgerResult::Failed { request, reason, stopped_us }
         }
     }
@@ -446,21 +445,12 @@ impl WatchState {
 impl WatchedProcess {
     /// Begins to watch, unless all watches are paused.
     fn begin(pid: i32, request: WatchRequest, shared: &Shared, is_paused: bool) -> Arc<Self> {
-        let process = request.process;
-        let state = if is_paused {
-            WatchState::Paused(request)
-        } else {
-            Watch::begin(pid, request, shared, EarlierWatch::None).map_or_else(
-                |not_begun| {
-                    if let NotBegun::Refused(reason) = not_begun {
-                        shared.send(LedgerResult::NotWatched { process, reason });
-                    }
-                    WatchState::Ended
-                },
-                WatchState::Active,
-            )
-        };
-        Arc::new(Self { pid, shared: shared.clone(), state: Mutex::new(state) })
+        let state = Mutex::new(WatchState::Paused(request));
+        let watched = Self { pid, shared: shared.clone(), state };
+        if !is_paused {
+            watched.begin_in(&mut watched.lock_state(), EarlierWatch::None);
+        }
+        Arc::new(watched)
     }
 
     fn lock_state(&self) -> MutexGuard<'_, WatchState> {
@@ -482,7 +472,7 @@ impl WatchedProcess {
         let TakenLedger { result, continued } = watch.take_ledger(request);
         if continued == Continued::No {
             Self::pause_in(&mut state);
-            self.resume_in(&mut state);
+            self.begin_in(&mut state, EarlierWatch::Paused);
         }
         result
     }
@@ -494,7 +484,7 @@ impl WatchedProcess {
 
     /// Begins the watch again, if it is paused.
     fn resume(&self) {
-        self.resume_in(&mut self.lock_state());
+        self.begin_in(&mut self.lock_state(), EarlierWatch::Paused);
     }
 
     fn pause_in(state: &mut WatchState) {
@@ -503,19 +493,20 @@ impl WatchedProcess {
         }
     }
 
-    fn resume_in(&self, state: &mut WatchState) {
+    /// Begins the watch, if it is paused.
+    fn begin_in(&self, state: &mut WatchState, earlier: EarlierWatch) {
         if let WatchState::Paused(request) = std::mem::replace(state, WatchState::Ended) {
             let process = request.process;
-            match Watch::begin(self.pid, request, &self.shared, EarlierWatch::Paused) {
-                Ok(watch) => *state = WatchState::Active(watch),
-                Err(not_begun) => {
-                    let reason = match not_begun {
-                        NotBegun::Ended => PAUSED_AT_END.to_owned(),
-                        NotBegun::Refused(reason) => reason,
-                    };
-                    self.shared.send(LedgerResult::NotWatched { process, reason });
+            let reason = match Watch::begin(self.pid, request, &self.shared, earlier) {
+                Ok(watch) => {
+                    *state = WatchState::Active(watch);
+                    return;
                 }
-            }
+                Err(NotBegun::Ended) if earlier == EarlierWatch::None => return,
+                Err(NotBegun::Ended) => PAUSED_AT_END.to_owned(),
+                Err(NotBegun::Refused(reason)) => reason,
+            };
+            self.shared.send(LedgerResult::NotWatched { process, reason });
         }
     }
 }

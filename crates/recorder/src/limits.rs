@@ -13,6 +13,8 @@ use strandline_recording::Limit;
 use strandline_sys::host;
 use strandline_sys::spawn::{Resource, ResourceLimit, Rlimit};
 
+use super::groups::{kills_file, parse_kills};
+
 /// Requested limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Limits {
@@ -179,15 +181,9 @@ impl Group {
     }
 
     /// Number of processes that the kernel killed because the limit was reached; `None` if it does
-    /// not count them (Linux before 4.13).
+    /// not count them, or the count cannot be read.
     pub fn out_of_memory_kills(&self) -> Option<u64> {
-        let file = match self.version {
-            Version::One => "memory.oom_control",
-            Version::Two => "memory.events",
-        };
-        let text = fs::read_to_string(self.folder.join(file)).ok()?;
-        let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "))?;
-        line.trim().parse().ok()
+        parse_kills(&fs::read_to_string(self.folder.join(kills_file(self.version))).ok()?)
     }
 
     /// Removes the group.

@@ -40,7 +40,7 @@ const READ_BYTES: usize = 4096;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportedMark {
     /// Process id of the program; `None` if it is in a pid namespace that this process does not
-    /// see.
+    /// see, or sent descriptors with the name.
     pub pid: Option<i32>,
     /// The name, with control characters replaced; empty for an empty line.
     pub name: String,
@@ -149,7 +149,7 @@ impl Marks {
 struct Received {
     /// Number of bytes; 0 if no process has the other end.
     length: usize,
-    /// The id of the process; `None` if this process does not see it.
+    /// See [`ReportedMark::pid`].
     writer: Option<i32>,
 }
 
@@ -158,9 +158,12 @@ fn receive(socket: i32, buffer: &mut [u8]) -> Result<Received, Errno> {
     let mut control = nix::cmsg_space!(UnixCredentials);
     let mut parts = [IoSliceMut::new(buffer)];
     let message = recvmsg::<()>(socket, &mut parts, Some(&mut control), MsgFlags::MSG_DONTWAIT)?;
-    let writer = message.cmsgs()?.find_map(|control| match control {
-        ControlMessageOwned::ScmCredentials(credentials) => Some(credentials.pid()),
-        _ => None,
+    // `cmsgs` fails if the program also sent descriptors, for which `control` has no room.
+    let writer = message.cmsgs().ok().and_then(|mut messages| {
+        messages.find_map(|control| match control {
+            ControlMessageOwned::ScmCredentials(credentials) => Some(credentials.pid()),
+            _ => None,
+        })
     });
     // The kernel gives 0 for a process of another pid namespace.
     Ok(Received { length: message.bytes, writer: writer.filter(|&pid| pid > 0) })
@@ -250,6 +253,17 @@ mod tests {
         program.shutdown(std::net::Shutdown::Both).unwrap();
         assert!(marks.read_reported().is_empty() && marks.descriptor().is_none());
         marks.answer();
+    }
+
+    #[test]
+    fn descriptors_sent_with_a_mark_are_ignored() {
+        use nix::sys::socket::{ControlMessage, sendmsg};
+        let (mut marks, end) = Marks::new().unwrap();
+        let (name, sent) = ([io::IoSlice::new(b"grown\n")], [end.descriptor.as_raw_fd(); 3]);
+        let control = [ControlMessage::ScmRights(&sent)];
+        sendmsg::<()>(end.number, &name, &control, MsgFlags::empty(), None).unwrap();
+        let names: Vec<String> = marks.read_reported().into_iter().map(|mark| mark.name).collect();
+        assert!(names == ["grown"] && marks.descriptor().is_some(), "{names:?}");
     }
 
     #[test]

@@ -81,7 +81,7 @@ impl Units {
     pub fn read() -> Self {
         Self {
             page_kib: strandline_sys::host::page_bytes() / 1024,
-            ticks_per_second: strandline_sys::spawn::ticks_per_second(),
+            ticks_per_second: strandline_sys::host::ticks_per_second(),
         }
     }
 }
@@ -212,7 +212,10 @@ impl Sampler {
                 shmem_kib: 0,
                 ..self.last_sample
             };
-            self.read_status()?;
+            // `statm` adds data with stack, and files with shared memory.
+            let mut buffer = [0; STATUS_BYTES];
+            let status = self.status.read(&mut buffer)?;
+            self.apply_sizes(&status);
             self.statm_text.clear();
             self.statm_text.extend_from_slice(statm);
         }
@@ -223,16 +226,7 @@ impl Sampler {
         Ok(self.last_sample)
     }
 
-    /// Reads the sizes that `statm` adds up (data with stack, files with shared memory), swap and
-    /// the high-water mark.
-    fn read_status(&mut self) -> io::Result<()> {
-        let mut buffer = [0; STATUS_BYTES];
-        let text = self.status.read(&mut buffer)?;
-        self.apply_sizes(&text);
-        Ok(())
-    }
-
-    /// Takes over the sizes of a text of `status`.
+    /// Takes over the sizes of a text of `status`, with swap and the high-water mark.
     fn apply_sizes(&mut self, status: &[u8]) {
         for (name, kib) in sizes(status) {
             match name {

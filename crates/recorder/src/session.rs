@@ -1,7 +1,7 @@
 //! The main loop of the recorder: takes samples at their instants, and handles events in between.
 
 mod ending;
-mod groups;
+mod files;
 mod ledgers;
 mod marks;
 mod signals;
@@ -16,20 +16,18 @@ use nix::sys::signalfd::SignalFd;
 use strandline_inspect::Caveat;
 use strandline_inspect::environment::Environment;
 use strandline_process::procfs::Process;
-use strandline_process::snapshot;
 use strandline_recording::{
-    Block, CaveatRecord, CommandUsage, Exec, Header, Heartbeat, Limit, ProcessEnd, ProcessStart, Record, Run,
-    SCHEMA,
+    Block, CaveatRecord, CommandUsage, Exec, Header, Heartbeat, Limit, ProcessEnd, Record, Run, SCHEMA,
 };
 use strandline_sys::spawn::Rlimit;
 
-use super::clock::{Clock, Grid};
+use super::clock::{Clock, Grid, micros};
 use super::groups::GroupRecorder;
 use super::ledgers::Ledgers;
 use super::marks::Marks;
 use super::plan::Plan;
 use super::poller::{Poller, Source};
-use super::sampler::{Sampler, Units};
+use super::sampler::Units;
 use super::sink::Sink;
 use super::tree::{self, Departed, ProcessEvents, Program, SEARCH_EVERY, Tree};
 use super::{Options, Progress};
@@ -104,6 +102,8 @@ struct State {
     sampled_us: u64,
     /// Number of searches for children to make because events were lost.
     searches_left: u64,
+    /// Whether there is a caveat that events were lost.
+    has_caveat_lost: bool,
     /// Whether process events are being handled, which must not be entered again.
     is_handling_events: bool,
     /// How long the user stopped the recorder.
@@ -222,13 +222,13 @@ impl<'a> Session<'a> {
             environment,
             command,
             attached: !self.forwards_signals,
-            interval_us: u64::try_from(self.options.interval.as_micros()).unwrap_or(u64::MAX),
+            interval_us: micros(self.options.interval),
             ledgers: self.plan.text(),
             followed_by: self.process_events.name().to_owned(),
             limits,
         };
         self.push(&Record::Header(Box::new(header)));
-        if let Some(text) = self.process_events.limitation() {
+        if let Some(text) = self.process_events.limitation(tree::lists_children()) {
             self.add_caveat("polling", "processes", text);
         }
     }
@@ -264,7 +264,9 @@ impl<'a> Session<'a> {
             }
             if self.grid.take_due(now_us) {
                 self.sample_all(now_us);
-                self.sample_group(now_us);
+                if let Some(group) = &mut self.group {
+                    group.sample_if_due(now_us);
+                }
                 self.state.is_root_unsampled |= !self.tree.has(self.root) && tree::is_running(self.root);
             }
             self.run_due_tasks(now_us);
@@ -314,28 +316,22 @@ impl<'a> Session<'a> {
         if now_us < self.state.next_events_us || self.state.is_handling_events {
             return;
         }
-        let mut departed = std::mem::take(&mut self.state.departed);
         let process_count = self.tree.pids().len();
-        let must_search = match &self.process_events {
-            ProcessEvents::Connector(connector) => {
-                if !self.tree.read_events(connector, now_us, &mut departed) {
-                    self.state.searches_left = self.tree.searches_after_loss();
-                }
-                self.state.searches_left > 0
-            }
+        self.read_events(now_us);
+        let must_search = match self.process_events {
+            ProcessEvents::Connector(_) => self.state.searches_left > 0,
             ProcessEvents::Polling(_) => now_us >= self.state.next_search_us,
         };
         if must_search {
             self.state.searches_left = self.state.searches_left.saturating_sub(1);
             self.tree.search(now_us);
             self.tree.find_new_programs(now_us);
-            self.state.next_search_us = now_us + SEARCH_EVERY.as_micros() as u64;
+            self.state.next_search_us = now_us + micros(SEARCH_EVERY);
         }
         // While processes start and end, events are read again at the next instant.
-        let has_changed = !departed.is_empty() || self.tree.pids().len() != process_count;
+        let has_changed = !self.state.departed.is_empty() || self.tree.pids().len() != process_count;
         let interval = if has_changed { Duration::ZERO } else { READ_EVENTS_EVERY };
-        self.state.next_events_us = now_us + interval.as_micros() as u64;
-        self.state.departed = departed;
+        self.state.next_events_us = now_us + micros(interval);
         if !self.state.departed.is_empty() {
             // Their last figures and their marks were sent before they ended.
             self.state.is_handling_events = true;
@@ -346,6 +342,22 @@ impl<'a> Session<'a> {
         for departed in std::mem::take(&mut self.state.departed) {
             self.record_end(departed, now_us);
         }
+    }
+
+    /// Reads the kernel's events, if it reports them. False if some were lost, for which searches
+    /// make up in part.
+    fn read_events(&mut self, now_us: u64) -> bool {
+        let ProcessEvents::Connector(connector) = &self.process_events else { return true };
+        let has_all = self.tree.read_events(connector, now_us, &mut self.state.departed);
+        if !has_all {
+            self.state.searches_left = self.tree.searches_after_loss();
+            if !std::mem::replace(&mut self.state.has_caveat_lost, true) {
+                let text = "the kernel dropped reports of processes, because too many came at once: those that started and \
+                            ended meanwhile are not seen";
+                self.add_caveat("polling", "processes", text);
+            }
+        }
+        has_all
     }
 
     /// Samples every process whose turn it is.
@@ -373,11 +385,14 @@ impl<'a> Session<'a> {
         let Some(member) = self.tree.get_mut(pid) else { return false };
         if member.sampler.is_none() {
             if let Some(closed_us) = member.files_closed_us {
-                if self.reopen_if_alive(pid) {
+                let is_overdue = now_us.saturating_sub(closed_us) > END_EVENT_TIMEOUT_US;
+                let was_open = member.number.is_some();
+                let is_open = if was_open { self.reopen_if_alive(pid) } else { is_overdue && self.open(pid) };
+                if is_open || !is_overdue {
                     return true;
                 }
-                let is_overdue = now_us.saturating_sub(closed_us) > END_EVENT_TIMEOUT_US;
-                return !is_overdue || self.forget(pid, now_us);
+                return self.is_refused(pid) && self.handle_unreadable(pid, now_us)
+                    || self.forget(pid, now_us);
             }
             if self.state.allowed_openings < 1.0 {
                 return true;
@@ -403,56 +418,6 @@ impl<'a> Session<'a> {
             }
             Err(_) => self.reopen_by_thread(pid) || self.handle_unreadable(pid, now_us),
         }
-    }
-
-    /// Handles a process that cannot be sampled because it has ended: keeps it if the kernel will
-    /// report its end. Returns whether it is still followed.
-    fn handle_unreadable(&mut self, pid: i32, now_us: u64) -> bool {
-        if matches!(self.process_events, ProcessEvents::Connector(_)) || pid == self.root {
-            // A snapshot was removed when it was opened.
-            let Some(member) = self.tree.get_mut(pid) else { return false };
-            member.close(now_us);
-            return true;
-        }
-        self.forget(pid, now_us)
-    }
-
-    /// Stops following a process whose end was not reported. Returns false: it is no longer
-    /// followed.
-    fn forget(&mut self, pid: i32, now_us: u64) -> bool {
-        if let Some(departed) = self.tree.remove(pid, None) {
-            self.record_end(departed, now_us);
-        }
-        false
-    }
-
-    /// Opens the files of a process and gives it its number; false if it is gone.
-    fn open(&mut self, pid: i32) -> bool {
-        let Ok(process) = Process::open(pid) else { return false };
-        if snapshot::is_snapshot(&process) {
-            // A snapshot, of this or another strandline, has no separate memory or history.
-            self.tree.remove(pid, None);
-            return false;
-        }
-        let Ok(sampler) = Sampler::open(&process) else { return false };
-        let Some(member) = self.tree.get_mut(pid) else { return false };
-        member.sampler = Some(sampler);
-        // Read before the command line, so that an exec in between is noticed later.
-        member.program = Program::of(&process);
-        member.is_new_program = false;
-        let number = self.state.next_number;
-        member.number = Some(number);
-        let start = ProcessStart {
-            process: number,
-            pid,
-            parent: member.parent.or_else(|| process.stat().ok()?.parent),
-            at_us: member.first_seen_us,
-            command: process.command_line().unwrap_or_default(),
-            executable: process.executable(),
-        };
-        self.state.next_number += 1;
-        self.push(&Record::Process(start));
-        true
     }
 
     /// Records the program that a process runs since an exec.
@@ -507,14 +472,14 @@ impl<'a> Session<'a> {
     fn run_due_tasks(&mut self, now_us: u64) {
         self.send_due_answer();
         if now_us >= self.state.next_flush_us {
-            self.state.next_flush_us = now_us + FLUSH_EVERY.as_micros() as u64;
+            self.state.next_flush_us = now_us + micros(FLUSH_EVERY);
             self.flush();
         }
         if self.plan.every.is_some() && now_us >= self.state.next_regular_ledgers_us {
             self.request_regular_ledgers(now_us);
         }
         if now_us >= self.state.next_progress_us {
-            self.state.next_progress_us = now_us + PROGRESS_EVERY.as_micros() as u64;
+            self.state.next_progress_us = now_us + micros(PROGRESS_EVERY);
             (self.options.progress)(&self.progress());
         }
     }
@@ -539,6 +504,21 @@ impl<'a> Session<'a> {
         self.sink.flush(at_us);
         if let Some(warning) = self.sink.warning.take() {
             (self.options.warn)(&warning);
+        }
+    }
+
+    /// Writes the samples of the group that were not written yet.
+    fn write_group(&mut self) {
+        let records = self.group.as_mut().map(GroupRecorder::take_records).unwrap_or_default();
+        records.iter().for_each(|record| self.push(record));
+    }
+
+    /// Takes the last sample of the group, when the command has ended by `signal` or the recording
+    /// ends.
+    pub fn end_group(&mut self, signal: Option<i32>) {
+        let now_us = self.clock.now_us();
+        if let Some(group) = &mut self.group {
+            group.end(now_us, signal);
         }
     }
 

@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use strandline_inspect::Caveat;
-use strandline_recording::{CaveatRecord, Error, MAX_FRAME_BYTES, Reader, Record, Writer};
+use strandline_recording::{CaveatRecord, Error, FLUSH_THRESHOLD_BYTES, Reader, Record, Writer};
 
 /// Maximum length of the part of a file name that comes from the program.
 const MAX_PROGRAM_CHARS: usize = 60;
@@ -21,6 +21,8 @@ pub struct Sink {
     path: PathBuf,
     /// Whether the file did not exist before.
     is_new: bool,
+    /// When everything recorded so far was last written, in microseconds.
+    written_us: u64,
     /// Set while nothing can be written.
     failure: Option<WriteFailure>,
     /// A failure to report to the user, not taken yet.
@@ -29,7 +31,7 @@ pub struct Sink {
 
 /// Why records are lost at the moment.
 struct WriteFailure {
-    /// When the first record was lost.
+    /// Since when records are lost.
     since_us: u64,
     reason: String,
 }
@@ -65,7 +67,7 @@ impl Sink {
             return Err(refused("is being recorded into by another strandline"));
         }
         let writer = Writer::new(file).map_err(failed)?;
-        Ok(Self { writer, path: path.to_owned(), is_new, failure: None, warning: None })
+        Ok(Self { writer, path: path.to_owned(), is_new, written_us: 0, failure: None, warning: None })
     }
 
     /// Begins the recording: an older one is deleted.
@@ -94,42 +96,41 @@ impl Sink {
         if let Err(error) = self.writer.push(record) {
             self.warning = Some(format!("a record could not be written: {error}"));
         }
-        if self.writer.buffered_bytes() > MAX_FRAME_BYTES {
+        if self.writer.buffered_bytes() > FLUSH_THRESHOLD_BYTES {
             self.flush(now_us);
         }
     }
 
     /// Writes the buffered records.
     pub fn flush(&mut self, now_us: u64) {
-        if let Some(WriteFailure { since_us, reason }) = self.failure.take() {
+        let earlier_failure = self.failure.take();
+        if let Some(WriteFailure { since_us, reason }) = &earlier_failure {
             let text = format!(
                 "nothing could be written from {:.1} s to {:.1} s: {reason}",
-                since_us as f64 / 1e6,
+                *since_us as f64 / 1e6,
                 now_us as f64 / 1e6
             );
             let caveat = Caveat::new("recording_lost", self.path.display().to_string(), None, text);
             drop(self.writer.push(&Record::Caveat(CaveatRecord { at_us: now_us, caveat })));
-            if let Err(error) = self.write_frame() {
-                // Nothing can be written yet: report the loss later.
-                self.writer.drop_buffered();
-                self.failure = Some(WriteFailure { since_us, reason: error.to_string() });
-            }
-            return;
         }
-        if let Err(error) = self.write_frame() {
+        let Err(error) = self.write_frame(now_us) else { return };
+        self.writer.drop_buffered();
+        if earlier_failure.is_none() {
             self.warning = Some(format!(
                 "{}: {error}; the command runs on, samples that cannot be written are lost",
                 self.path.display()
             ));
-            self.writer.drop_buffered();
-            self.failure = Some(WriteFailure { since_us: now_us, reason: error.to_string() });
         }
+        let since_us = earlier_failure.map_or(self.written_us, |failure| failure.since_us);
+        self.failure = Some(WriteFailure { since_us, reason: error.to_string() });
     }
 
     /// Writes one frame; on failure removes what was written of it.
-    fn write_frame(&mut self) -> io::Result<()> {
+    fn write_frame(&mut self, now_us: u64) -> io::Result<()> {
         let result = self.writer.flush();
-        if result.is_err() {
+        if result.is_ok() {
+            self.written_us = now_us;
+        } else {
             let mut file = self.writer.file();
             drop(file.set_len(self.writer.written_bytes()));
             drop(file.seek(SeekFrom::Start(self.writer.written_bytes())));
@@ -226,6 +227,7 @@ mod tests {
         sink.push(&header(), 0);
         sink.flush(1_000_000);
         assert!(sink.warning.take().is_some_and(|warning| warning.contains("the command runs on")));
+        assert!(sink.failure.as_ref().is_some_and(|failure| failure.since_us == 0), "all is lost");
         sink.push(&Record::Heartbeat(Heartbeat::default()), 2_000_000);
         sink.flush(2_000_000);
         assert_eq!(sink.warning, None, "reported once");

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use strandline_process::procfs::Process;
 use strandline_recording::{Run, Sample};
 use strandline_sys::connector::{Connector, Event};
 
+use super::clock::micros;
 use super::sampler::Sampler;
 
 /// Interval of searching /proc for new children if the kernel does not report them.
@@ -36,6 +38,14 @@ const MAX_CHILDREN_BYTES: u64 = 1 << 20;
 /// The pid namespace of the machine: its number never changes (PROC_PID_INIT_INO of
 /// include/linux/proc_ns.h, Linux 3.8).
 const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
+
+/// Why /proc cannot be searched for children: see [`lists_children`].
+pub const NO_LISTS: &str = "the kernel was built without lists of child processes (CONFIG_PROC_CHILDREN)";
+
+/// Whether /proc lists the children of threads.
+pub fn lists_children() -> bool {
+    Path::new("/proc/thread-self/children").exists()
+}
 
 /// How new processes are found.
 #[derive(Debug)]
@@ -68,13 +78,19 @@ impl ProcessEvents {
         }
     }
 
-    /// A sentence on the processes that are not seen, and why; `None` if all are seen.
-    pub fn limitation(&self) -> Option<String> {
-        let Self::Polling(reason) = self else { return None };
-        Some(format!(
-            "{reason}: processes that live for less than {SEARCH_EVERY:?} are not seen, nor some that live longer if their parent \
-             has more than {MAX_THREADS} threads"
-        ))
+    /// A sentence on the processes that are not seen from now on, and why; `None` if all are seen.
+    /// `lists_children` is the result of [`lists_children`].
+    pub fn limitation(&self, lists_children: bool) -> Option<String> {
+        match self {
+            Self::Connector(_) => None,
+            Self::Polling(reason) if !lists_children => {
+                Some(format!("{reason}, and {NO_LISTS}: no child process is seen"))
+            }
+            Self::Polling(reason) => Some(format!(
+                "{reason}: processes that live for less than {SEARCH_EVERY:?} are not seen, nor some that live longer if their \
+                 parent has more than {MAX_THREADS} threads"
+            )),
+        }
     }
 }
 
@@ -139,7 +155,7 @@ pub struct Member {
     pub no_regular_before_us: u64,
     /// Whether a ledger for which no program waits is unfinished.
     pub has_pending_ledger: bool,
-    /// When its files were closed because they had no content any more.
+    /// When its files were closed because they had no content any more, or could not be opened.
     pub files_closed_us: Option<u64>,
     /// VmHWM as last sampled, once its files are closed.
     high_water_at_close_kib: Option<u64>,
@@ -217,7 +233,7 @@ impl Member {
         self.final_high_water_kib.or(self.high_water_kib())
     }
 
-    /// RSS as last sampled, in KiB.
+    /// RSS as last sampled, in KiB; 0 while its files are not open.
     pub fn rss_kib(&self) -> u64 {
         self.sampler.as_ref().map_or(0, |sampler| sampler.last_sample().rss_kib)
     }
@@ -361,10 +377,10 @@ impl Tree {
     pub fn find_new_programs(&mut self, now_us: u64) {
         let checks_all = now_us >= self.next_program_check_us;
         if checks_all {
-            self.next_program_check_us = now_us + YOUNG_AGE.as_micros() as u64;
+            self.next_program_check_us = now_us + micros(YOUNG_AGE);
         }
         for (pid, member) in &mut self.members {
-            let is_young = now_us.saturating_sub(member.first_seen_us) < YOUNG_AGE.as_micros() as u64;
+            let is_young = now_us.saturating_sub(member.first_seen_us) < micros(YOUNG_AGE);
             if member.number.is_some() && !member.is_new_program && (checks_all || is_young) {
                 let program = Process::open(*pid).ok().and_then(|process| Program::of(&process));
                 member.is_new_program = member.has_other_program(program.as_ref());
@@ -465,6 +481,13 @@ mod tests {
         assert!(is_new(None), "an exec was under way");
         assert!(!is_new(program.clone()));
         assert!(is_new(program.map(|program| Program { inode: program.inode + 1, ..program })));
+    }
+
+    #[test]
+    fn a_kernel_without_lists_of_children_is_named() {
+        let polling = ProcessEvents::Polling("no connector".to_owned());
+        assert!(polling.limitation(true).is_some_and(|text| text.contains("live for less than 10ms")));
+        assert!(polling.limitation(false).is_some_and(|text| text.ends_with("no child process is seen")));
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub fn tree_pss_bytes(pids: &[i32]) -> Option<u64> {
         let rollup = Process::open(pid).and_then(|process| process.open_file("smaps_rollup"));
         match rollup.map(smaps::read_rollup) {
             Ok(Ok(sums)) => sum = sum.saturating_add(sums.pss_bytes),
+            // It runs, and /proc hides it (hidepid).
+            Err(Error::NoSuchProcess { .. }) if strandline_sys::signal::exists(pid) => return None,
             // It ended meanwhile and has no memory left.
             Err(Error::NoSuchProcess { .. } | Error::Ended { .. }) => {}
             Ok(Err(error)) if error.raw_os_error() == Some(ESRCH) => {}

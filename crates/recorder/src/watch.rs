@@ -270,12 +270,12 @@ fn report_end(watch: &ExitWatch, request: &WatchRequest, shared: &Shared) {
         let registers = watch.registers().map_err(|error| error.to_string())?;
         let other_threads = request.threads.load(Ordering::Relaxed).saturating_sub(1);
         let ending = Ending { registers: &[(pid, registers)], other_threads };
-        explain::at_exit(pid, &ending, &ledger_options()).map_err(|error| error.to_string())
+        let explanation = explain::at_exit(pid, &ending, &ledger_options());
+        let explanation = explanation.map_err(|error| error.to_string())?;
+        Ok(Box::new(new_ledger(&ledger_request, at_us, explanation, shared)))
     });
     shared.send(match result {
-        Ok(explanation) => {
-            LedgerResult::Ledger(Box::new(new_ledger(&ledger_request, at_us, explanation, shared)))
-        }
+        Ok(ledger) => LedgerResult::Ledger(ledger),
         Err(reason) => {
             let stopped_us = shared.clock.now_us().saturating_sub(at_us);
             LedgerResult::Failed { request: ledger_request, reason, stopped_us }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use strandline_sys::spawn;
+use strandline_sys::capabilities;
 
 /// How much of a program is searched: the names are in its dynamic section or its constants.
 const MAX_SEARCHED_BYTES: u64 = 64 << 20;
@@ -14,7 +14,7 @@ const SANITIZERS: [&[u8]; 3] = [b"LeakSanitizer", b"libasan.so", b"liblsan.so"];
 
 /// Why `program` must not be watched; `None` if it can be.
 pub fn obstacle(program: &Path) -> Option<&'static str> {
-    if !spawn::may_trace_privileged() && spawn::gains_privileges(program) {
+    if !capabilities::SYS_PTRACE.is_held() && capabilities::gains_privileges(program) {
         return Some("it gains privileges when it starts (setuid), and would not under a trace by this user");
     }
     if is_sanitized(program) {

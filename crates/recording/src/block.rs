@@ -42,88 +42,62 @@ impl Run {
     }
 }
 
-/// Samples of one process, in order of time: a column for each field of [`Run`] and [`Sample`],
-/// with an entry per run (see [`differences`]).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Block {
-    /// Number of the process: see [`crate::ProcessStart::process`].
-    pub process: u32,
-    /// [`Run::at_us`]. The only column without zeros left out: its length is the number of runs.
-    us: Vec<i64>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    span_us: Vec<i64>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    count: Vec<i64>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    rss_kib: Vec<i64>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    virtual_kib: Vec<i64>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    data_kib: Vec<i64>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    anonymous_kib: Vec<i64>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    file_kib: Vec<i64>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    shmem_kib: Vec<i64>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    swap_kib: Vec<i64>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    minor_faults: Vec<i64>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    major_faults: Vec<i64>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    user_ms: Vec<i64>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    system_ms: Vec<i64>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    threads: Vec<i64>,
+/// Defines [`Block`] with a column for each figure, in the order of [`Column`].
+macro_rules! define_block {
+    ($($figure:ident),* $(,)?) => {
+        /// Samples of one process, in order of time: a column for each field of [`Run`] and
+        /// [`Sample`], with an entry per run (see [`differences`]).
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        pub struct Block {
+            /// Number of the process: see [`crate::ProcessStart::process`].
+            pub process: u32,
+            /// [`Run::at_us`]. The only column without zeros left out: its length is the number of
+            /// runs.
+            us: Vec<i64>,
+            #[serde(default, skip_serializing_if = "Vec::is_empty")]
+            span_us: Vec<i64>,
+            #[serde(default, skip_serializing_if = "Vec::is_empty")]
+            count: Vec<i64>,
+            $(
+                #[serde(default, skip_serializing_if = "Vec::is_empty")]
+                $figure: Vec<i64>,
+            )*
+        }
+
+        impl Block {
+            /// Packs runs of one process.
+            pub fn new(process: u32, runs: &[Run]) -> Self {
+                let [$($figure),*] = Column::ALL.map(|column| {
+                    short_differences(runs.iter().map(|run| run.sample.figures()[column as usize]))
+                });
+                Self {
+                    process,
+                    us: differences(runs.iter().map(|run| run.at_us)),
+                    span_us: short_differences(runs.iter().map(|run| run.span_us)),
+                    count: short_differences(runs.iter().map(|run| run.count)),
+                    $($figure),*
+                }
+            }
+
+            /// The columns of the figures.
+            fn figures(&self) -> [&[i64]; Column::COUNT] {
+                [$(&self.$figure),*]
+            }
+        }
+    };
+}
+
+define_block! {
+    rss_kib, virtual_kib, data_kib, anonymous_kib, file_kib, shmem_kib,
+    swap_kib, minor_faults, major_faults, user_ms, system_ms, threads,
 }
 
 impl Block {
-    /// Packs runs of one process.
-    pub fn new(process: u32, runs: &[Run]) -> Self {
-        let figures =
-            |column: Column| short_differences(runs.iter().map(|run| run.sample.figures()[column as usize]));
-        Self {
-            process,
-            us: differences(runs.iter().map(|run| run.at_us)),
-            span_us: short_differences(runs.iter().map(|run| run.span_us)),
-            count: short_differences(runs.iter().map(|run| run.count)),
-            rss_kib: figures(Column::Rss),
-            virtual_kib: figures(Column::Virtual),
-            data_kib: figures(Column::Data),
-            anonymous_kib: figures(Column::Anonymous),
-            file_kib: figures(Column::File),
-            shmem_kib: figures(Column::Shmem),
-            swap_kib: figures(Column::Swap),
-            minor_faults: figures(Column::MinorFaults),
-            major_faults: figures(Column::MajorFaults),
-            user_ms: figures(Column::User),
-            system_ms: figures(Column::System),
-            threads: figures(Column::Threads),
-        }
-    }
-
     /// Unpacks the runs. Whatever the columns hold, there are at most as many runs as `us` has
     /// entries, each of 1 to [`MAX_RUN_SAMPLES`] samples; all together have at most
     /// `MAX_BLOCK_SAMPLES`, and further ones are left out.
     pub fn runs(&self) -> impl Iterator<Item = Run> + '_ {
-        let mut figures = [
-            &self.rss_kib,
-            &self.virtual_kib,
-            &self.data_kib,
-            &self.anonymous_kib,
-            &self.file_kib,
-            &self.shmem_kib,
-            &self.swap_kib,
-            &self.minor_faults,
-            &self.major_faults,
-            &self.user_ms,
-            &self.system_ms,
-            &self.threads,
-        ]
-        .map(|column| ColumnReader::new(column));
+        let mut figures = self.figures().map(ColumnReader::new);
         let mut times_us = ColumnReader::new(&self.us);
         let mut spans_us = ColumnReader::new(&self.span_us);
         let mut counts = ColumnReader::new(&self.count);

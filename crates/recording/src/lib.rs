@@ -26,4 +26,4 @@ pub use record::{
     ProcessStart, Record, SCHEMA,
 };
 pub use sample::{Column, ColumnValue, Sample};
-pub use write::{MAX_FRAME_BYTES, Writer};
+pub use write::{FLUSH_THRESHOLD_BYTES, Writer};

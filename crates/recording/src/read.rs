@@ -10,12 +10,12 @@ use zstd::bulk::Decompressor;
 use zstd::zstd_safe;
 
 use crate::record::{Header, Record, SCHEMA};
-use crate::write::MAX_FRAME_BYTES;
+use crate::write::FLUSH_THRESHOLD_BYTES;
 
 /// First bytes of a zstd frame (RFC 8878, 3.1.1).
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// Maximum unpacked size of a frame: see [`MAX_FRAME_BYTES`].
-const MAX_UNPACKED_BYTES: usize = 8 * MAX_FRAME_BYTES;
+/// Maximum unpacked size of a frame: see [`FLUSH_THRESHOLD_BYTES`].
+const MAX_UNPACKED_BYTES: usize = 8 * FLUSH_THRESHOLD_BYTES;
 /// Maximum size of a frame in the file: incompressible data grows by less than a 256th part
 /// (`ZSTD_COMPRESSBOUND` of zstd.h).
 const MAX_PACKED_BYTES: usize = MAX_UNPACKED_BYTES + MAX_UNPACKED_BYTES / 256;

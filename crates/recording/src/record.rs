@@ -127,9 +127,10 @@ pub struct Mark {
     pub name: String,
     /// The sample taken while the program waited.
     pub sample: Sample,
-    /// Every `Vm…`, `Rss…` and `Hugetlb…` line of /proc/PID/status, in bytes.
+    /// Every `Vm…`, `Rss…` and `Hugetlb…` line of /proc/PID/status, in bytes; empty if not read.
     pub status_bytes: BTreeMap<String, u64>,
-    /// The proportional set size of the whole tree, if it has more than one process.
+    /// The proportional set size of the whole tree; `None` for one process, for more than the
+    /// recorder reads while a program waits, or if one cannot be read.
     pub tree_pss_bytes: Option<u64>,
     /// How long the program waited, in microseconds.
     pub waited_us: u64,
@@ -167,7 +168,7 @@ pub struct Ledger {
     pub moment: Moment,
     /// Name of the mark, if the reason was one.
     pub mark: Option<String>,
-    /// The proportional set size of the whole tree, if it has more than one process.
+    /// As [`Mark::tree_pss_bytes`].
     pub tree_pss_bytes: Option<u64>,
     /// The machine; `time_utc` is when the ledger was taken.
     pub environment: Environment,

@@ -7,9 +7,10 @@ use zstd::zstd_safe::CParameter;
 
 use crate::record::Record;
 
-/// A recorder flushes as soon as its buffered lines have more bytes than this. A ledger can take a
-/// frame far beyond it: a reader unpacks frames of up to eight times this size.
-pub const MAX_FRAME_BYTES: usize = 4 << 20;
+/// A recorder flushes as soon as its buffered lines have more bytes than this. The line that
+/// exceeds it, such as a ledger, may be long: a reader unpacks frames of up to eight times this
+/// size.
+pub const FLUSH_THRESHOLD_BYTES: usize = 4 << 20;
 /// Fast, and close to the compression of higher levels for such lines.
 const COMPRESSION_LEVEL: i32 = 3;
 /// Capacity that the buffer of lines keeps after a flush, so that it does not stay as large as the

@@ -9,7 +9,11 @@
 //! creator.
 
 use std::cell::Cell;
+use std::ffi::CString;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A capability, by its number (include/uapi/linux/capability.h).
@@ -29,7 +33,7 @@ pub const DAC_READ_SEARCH: Capability = Capability { number: 2, name: "DAC_READ_
 pub const FOWNER: Capability = Capability { number: 3, name: "FOWNER" };
 /// Receives forks, execs and exits from the process connector.
 pub const NET_ADMIN: Capability = Capability { number: 12, name: "NET_ADMIN" };
-/// Traces and reads any process.
+/// Traces and reads any process; a program still gains its privileges (setuid) under such a trace.
 pub const SYS_PTRACE: Capability = Capability { number: 19, name: "SYS_PTRACE" };
 /// Pages out other processes.
 pub const SYS_NICE: Capability = Capability { number: 23, name: "SYS_NICE" };
@@ -123,6 +127,18 @@ pub fn is_privileged_start() -> bool {
     // SAFETY: getauxval reads the auxiliary vector that the kernel made at the start of this
     // process.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
+/// Whether a program is known to gain privileges when it starts: it is setuid or setgid, or has
+/// file capabilities. One that cannot be looked up cannot be started either.
+pub fn gains_privileges(program: &Path) -> bool {
+    const SET_ID: u32 = 0o6000;
+    let is_set_id = std::fs::metadata(program).is_ok_and(|metadata| metadata.mode() & SET_ID != 0);
+    let Ok(path) = CString::new(program.as_os_str().as_bytes()) else { return is_set_id };
+    // SAFETY: both names are live and NUL-terminated; with a size of 0 nothing is written.
+    let bytes =
+        unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) };
+    is_set_id || bytes > 0
 }
 
 /// Whether this process acts as another user than the one that started it.

@@ -7,6 +7,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use crate::host::PAGE_BYTES;
+
 /// Pages of a file by their state in the page cache (struct cachestat, Linux 6.5).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,9 +75,6 @@ pub struct FileWindow {
     address: *mut libc::c_void,
     bytes: usize,
 }
-
-/// Bytes of a page on x86-64.
-const PAGE_BYTES: usize = 4096;
 
 impl FileWindow {
     /// Maps `bytes` of `file` from `offset` on, both multiples of the page size.

@@ -5,12 +5,14 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
+use crate::process::Usage;
+
+/// Bytes of a page: x86-64 has no other size.
+pub(crate) const PAGE_BYTES: usize = 4096;
+
 /// The kernel's page size in bytes.
 pub fn page_bytes() -> u64 {
-    // SAFETY: sysconf only reads its integer argument.
-    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    // Linux knows this variable; x86-64 has no other size.
-    u64::try_from(size).unwrap_or(4096)
+    PAGE_BYTES as u64
 }
 
 /// A version of the kernel. Distributions' backports do not show in it.
@@ -49,6 +51,27 @@ pub fn own_peak_rss_bytes() -> io::Result<u64> {
     let kib = line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
     let bytes = kib.and_then(|kib| kib.checked_mul(1024));
     bytes.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no VmHWM in /proc/self/status"))
+}
+
+/// User and system time used by this process, in microseconds.
+///
+/// # Errors
+/// Returns the error of getrusage(2).
+pub fn own_cpu_us() -> io::Result<u64> {
+    // SAFETY: an all-zero rusage is a valid value of that plain C struct.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` is a live, writable rusage.
+    crate::check(unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) }.into())?;
+    let Usage { user_us, system_us, .. } = Usage::of(&usage);
+    Ok(user_us.saturating_add(system_us))
+}
+
+/// Clock ticks per second in the files of /proc.
+pub fn ticks_per_second() -> u64 {
+    // SAFETY: sysconf only reads its integer argument.
+    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    // Linux knows this variable; on x86-64 it is 100 (`USER_HZ`).
+    u64::try_from(ticks).ok().filter(|&ticks| ticks > 0).unwrap_or(100)
 }
 
 /// Reads CLOCK_MONOTONIC, the clock that programs use for deadlines.
@@ -90,7 +113,6 @@ pub fn prefetch<T>(elements: &[T], index: usize) {
 
 /// Asks the kernel to back `memory` with huge pages where whole ones fit in it. A hint only.
 pub fn prefer_huge_pages<T>(memory: &mut [T]) {
-    const PAGE_BYTES: usize = 4096;
     let start = memory.as_ptr().addr().next_multiple_of(PAGE_BYTES);
     let end = (memory.as_ptr().addr() + size_of_val(memory)) / PAGE_BYTES * PAGE_BYTES;
     if start < end {

@@ -4,7 +4,7 @@
 use std::sync::Once;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
-use crate::spawn::die_by;
+use crate::signal::die_by;
 
 /// Signals by which a user or a supervisor ends a process.
 const ENDING_SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];

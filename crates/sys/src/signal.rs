@@ -1,6 +1,8 @@
-//! Sending signals, waking threads with one, and blocking a terminal's stop signals.
+//! Signals: sending them, waking a thread with one, masks of blocked ones, and ending by one.
 
 use std::io;
+
+use crate::spawn::{Resource, Rlimit};
 
 /// Sends `signal` to the process `pid`.
 ///
@@ -9,6 +11,12 @@ use std::io;
 pub fn send(pid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: kill only reads its integer arguments.
     crate::check(unsafe { libc::kill(pid, signal) }.into()).map(drop)
+}
+
+/// Whether a process exists, also one that /proc hides; a zombie does.
+pub fn exists(pid: i32) -> bool {
+    // Signal 0 checks only.
+    !send(pid, 0).is_err_and(|error| error.raw_os_error() == Some(libc::ESRCH))
 }
 
 /// A signal that no other program sends, to wake a thread of this process from a system call:
@@ -59,60 +67,95 @@ pub fn own_thread() -> i32 {
     unsafe { libc::syscall(libc::SYS_gettid) as libc::pid_t }
 }
 
+/// This thread's mask of blocked signals, bit n-1 for signal n.
+fn mask() -> io::Result<u64> {
+    let mut mask = 0u64;
+    let no_new_mask: *const u64 = std::ptr::null();
+    // SAFETY: the kernel's signal set is 8 bytes; without a new set only `mask` is written.
+    let result =
+        unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, no_new_mask, &raw mut mask, 8) };
+    crate::check(result).map(|_| mask)
+}
+
+/// Sets this thread's mask of blocked signals, bit n-1 for signal n. Async-signal-safe.
+pub(crate) fn set_mask(mask: u64) -> io::Result<()> {
+    let no_old_mask: *mut u64 = std::ptr::null_mut();
+    // SAFETY: the kernel's signal set is 8 bytes; `mask` is live for the call.
+    let result = unsafe {
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, no_old_mask, 8)
+    };
+    crate::check(result).map(drop)
+}
+
+/// Replaces this thread's mask of blocked signals (bit n-1 for signal n); returns the old one.
+///
+/// # Errors
+/// Returns the error of rt_sigprocmask(2).
+pub fn replace_mask(signals: u64) -> io::Result<u64> {
+    let mask_before = mask()?;
+    set_mask(signals)?;
+    Ok(mask_before)
+}
+
+/// Blocks `signals` (bit n-1 for signal n) in this thread; returns the mask of blocked signals
+/// before.
+///
+/// # Errors
+/// Returns the error of rt_sigprocmask(2).
+pub fn block(signals: u64) -> io::Result<u64> {
+    replace_mask(mask()? | signals)
+}
+
 /// Stops this process as a SIGTSTP does, for a caller that blocked SIGTSTP and received it. Does
 /// nothing if the process group is orphaned. Returns when the process is continued.
 pub fn stop_own_process() {
-    // SAFETY: sigset_t is a plain C struct for which all-zero is a valid value; the calls fill both
-    // sets, which are live. tgkill takes integers only.
-    unsafe {
-        let (mut stop_signal, mut mask_before): (libc::sigset_t, libc::sigset_t) =
-            (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigemptyset(&raw mut stop_signal);
-        libc::sigaddset(&raw mut stop_signal, libc::SIGTSTP);
-        libc::syscall(libc::SYS_tgkill, libc::getpid(), own_thread(), libc::SIGTSTP);
+    // SAFETY: both calls take integers only.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), own_thread(), libc::SIGTSTP) };
+    if let Ok(mask_before) = mask() {
         // SIGTSTP is delivered once it is unblocked.
-        libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const stop_signal, &raw mut mask_before);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask_before, std::ptr::null_mut());
+        drop(set_mask(mask_before & !bit(libc::SIGTSTP)));
+        drop(set_mask(mask_before));
     }
 }
 
-/// Signals with which a terminal stops a process: TSTP (Ctrl-Z), TTIN and TTOU.
-const STOP_SIGNALS: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+/// The bit of `signal` in a mask.
+const fn bit(signal: i32) -> u64 {
+    1 << (signal - 1)
+}
 
-/// Blocks a terminal's stop signals in the calling thread, and in threads it starts, until dropped.
-/// Pending signals are delivered then.
+/// Blocks a terminal's stop signals (SIGTSTP by Ctrl-Z, SIGTTIN, SIGTTOU) in the calling thread,
+/// and in threads it starts, until dropped. Pending signals are delivered then.
 #[derive(Debug)]
 pub struct StopSignalsBlocked {
-    mask_before: libc::sigset_t,
+    mask_before: u64,
 }
 
 impl StopSignalsBlocked {
     /// Blocks the signals.
     ///
     /// # Errors
-    /// Returns the error of pthread_sigmask(3).
+    /// Returns the error of rt_sigprocmask(2).
     pub fn begin() -> io::Result<Self> {
-        // SAFETY: sigset_t is a plain C struct for which all-zero is a valid value; the calls fill
-        // both sets, which are live.
-        unsafe {
-            let (mut stops, mut mask_before) = (std::mem::zeroed(), std::mem::zeroed());
-            libc::sigemptyset(&raw mut stops);
-            for signal in STOP_SIGNALS {
-                libc::sigaddset(&raw mut stops, signal);
-            }
-            match libc::pthread_sigmask(libc::SIG_BLOCK, &raw const stops, &raw mut mask_before) {
-                0 => Ok(Self { mask_before }),
-                error => Err(io::Error::from_raw_os_error(error)),
-            }
-        }
+        let stop_signals = bit(libc::SIGTSTP) | bit(libc::SIGTTIN) | bit(libc::SIGTTOU);
+        Ok(Self { mask_before: block(stop_signals)? })
     }
 }
 
 impl Drop for StopSignalsBlocked {
     fn drop(&mut self) {
-        // SAFETY: `mask_before` is the live mask that the kernel gave.
-        unsafe {
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.mask_before, std::ptr::null_mut())
-        };
+        // The kernel refuses no mask.
+        drop(set_mask(self.mask_before));
     }
+}
+
+/// Ends this process by `signal`, without a core file. Returns if the signal does not end it.
+pub fn die_by(signal: i32) {
+    // For the limit of 1 see `disable_core_files`. Where it is unknown, there is no core file.
+    let hard = Resource::Core.get().map_or(0, |limits| limits.hard);
+    drop(Resource::Core.set(Rlimit { soft: hard.min(1), hard }));
+    // SAFETY: SIG_DFL is a valid disposition.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+    drop(set_mask(0));
+    // SAFETY: raise reads its integer argument only.
+    unsafe { libc::raise(signal) };
 }

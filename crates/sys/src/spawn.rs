@@ -1,18 +1,14 @@
 //! Starts a command so that it differs from a start by its user only in what [`Setup`] requests.
 
-use std::ffi::CString;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::process::Usage;
+use crate::signal;
 
 /// A limit of `setrlimit(2)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,7 +142,7 @@ pub fn spawn(mut command: Command, setup: Setup) -> io::Result<Child> {
             Gate::announce_and_wait(gate.as_raw_fd());
         }
         restore_dispositions();
-        set_own_mask(setup.signal_mask)
+        signal::set_mask(setup.signal_mask)
     };
     // SAFETY: `prepare` runs between fork and exec of a process that may have had threads: it makes
     // only async-signal-safe system calls, and neither allocates nor takes a lock.
@@ -214,46 +210,6 @@ impl Gate {
     }
 }
 
-/// Replaces this thread's mask of blocked signals (bit n-1 for signal n); returns the old one.
-///
-/// # Errors
-/// Returns the error of rt_sigprocmask(2).
-pub fn block_signals(signals: u64) -> io::Result<u64> {
-    let mask_before = own_mask()?;
-    set_own_mask(signals)?;
-    Ok(mask_before)
-}
-
-/// Adds to this thread's mask of blocked signals (bit n-1 for signal n); returns the old one.
-///
-/// # Errors
-/// Returns the error of rt_sigprocmask(2).
-pub fn block_also(signals: u64) -> io::Result<u64> {
-    let mask_before = own_mask()?;
-    set_own_mask(mask_before | signals)?;
-    Ok(mask_before)
-}
-
-/// This thread's mask of blocked signals, bit n-1 for signal n.
-fn own_mask() -> io::Result<u64> {
-    let mut mask = 0u64;
-    let no_new_mask: *const u64 = std::ptr::null();
-    // SAFETY: the kernel's signal set is 8 bytes; without a new set only `mask` is written.
-    let result =
-        unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, no_new_mask, &raw mut mask, 8) };
-    crate::check(result).map(|_| mask)
-}
-
-/// Sets this thread's mask of blocked signals.
-fn set_own_mask(mask: u64) -> io::Result<()> {
-    let no_old_mask: *mut u64 = std::ptr::null_mut();
-    // SAFETY: the kernel's signal set is 8 bytes; `mask` is live for the call.
-    let result = unsafe {
-        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, no_old_mask, 8)
-    };
-    crate::check(result).map(drop)
-}
-
 /// Signals whose disposition in this process may differ from the one it was started with: Rust's
 /// runtime ignores SIGPIPE before `main`, and [`set_recording_dispositions`] changes the others.
 const CHANGED_SIGNALS: [i32; 3] = [libc::SIGPIPE, libc::SIGCHLD, libc::SIGXFSZ];
@@ -264,7 +220,7 @@ static WERE_IGNORED: [AtomicBool; CHANGED_SIGNALS.len()] =
 /// Fills in [`WERE_IGNORED`]; a signal of unknown disposition counts as not ignored.
 extern "C" fn look_up_dispositions() {
     for (signal, was_ignored) in CHANGED_SIGNALS.into_iter().zip(&WERE_IGNORED) {
-        let is_ignored = crate::signal::disposition(signal).ok() == Some(libc::SIG_IGN);
+        let is_ignored = signal::disposition(signal).ok() == Some(libc::SIG_IGN);
         was_ignored.store(is_ignored, Ordering::Relaxed);
     }
 }
@@ -293,61 +249,6 @@ fn restore_dispositions() {
         // SAFETY: both are valid dispositions of these signals.
         unsafe { libc::signal(signal, if was_ignored { libc::SIG_IGN } else { libc::SIG_DFL }) };
     }
-}
-
-/// Ends this process by `signal`, without a core file. Returns if the signal does not end it.
-pub fn die_by(signal: i32) {
-    // For the limit of 1 see `disable_core_files`. Where it is unknown, there is no core file.
-    let hard = Resource::Core.get().map_or(0, |limits| limits.hard);
-    let no_core = libc::rlimit { rlim_cur: hard.min(1), rlim_max: hard };
-    // SAFETY: `no_core` is a live rlimit; SIG_DFL is a valid disposition; raise reads its argument
-    // only.
-    unsafe {
-        libc::setrlimit(libc::RLIMIT_CORE, &raw const no_core);
-        libc::signal(signal, libc::SIG_DFL);
-    }
-    drop(set_own_mask(0));
-    // SAFETY: raise reads its integer argument only.
-    unsafe { libc::raise(signal) };
-}
-
-/// User and system time used by this process, in microseconds.
-///
-/// # Errors
-/// Returns the error of getrusage(2).
-pub fn own_cpu_us() -> io::Result<u64> {
-    // SAFETY: an all-zero rusage is a valid value of that plain C struct.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: `usage` is a live, writable rusage.
-    crate::check(unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) }.into())?;
-    let Usage { user_us, system_us, .. } = Usage::of(&usage);
-    Ok(user_us.saturating_add(system_us))
-}
-
-/// Clock ticks per second in the files of /proc.
-pub fn ticks_per_second() -> u64 {
-    // SAFETY: sysconf only reads its integer argument.
-    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
-    // Linux knows this variable; on x86-64 it is 100 (`USER_HZ`).
-    u64::try_from(ticks).ok().filter(|&ticks| ticks > 0).unwrap_or(100)
-}
-
-/// Whether a program is known to gain privileges when it starts: it is setuid or setgid, or has
-/// file capabilities. One that cannot be looked up cannot be started either.
-pub fn gains_privileges(program: &Path) -> bool {
-    const SET_ID: u32 = 0o6000;
-    let is_set_id = std::fs::metadata(program).is_ok_and(|metadata| metadata.mode() & SET_ID != 0);
-    let Ok(path) = CString::new(program.as_os_str().as_bytes()) else { return is_set_id };
-    // SAFETY: both names are live and NUL-terminated; with a size of 0 nothing is written.
-    let bytes =
-        unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) };
-    is_set_id || bytes > 0
-}
-
-/// Whether this process may trace programs that gain privileges without making them lose these
-/// (CAP_SYS_PTRACE).
-pub fn may_trace_privileged() -> bool {
-    crate::capabilities::SYS_PTRACE.is_held()
 }
 
 /// Moves `descriptor` to the first free number of `numbers`, or else to a free one from 10 on:

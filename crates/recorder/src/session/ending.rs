@@ -3,16 +3,15 @@
 use std::time::Duration;
 
 use strandline_inspect::counted;
-use strandline_process::procfs::Process;
 use strandline_recording::{Ending, Moment, Record};
 
 use crate::Recorded;
+use crate::clock::micros;
 use crate::ledgers::Ledgers;
 use crate::poller::Source;
-use crate::sampler::Sampler;
-use crate::tree::{Member, ProcessEvents};
+use crate::tree::ProcessEvents;
 
-use super::{MAX_ROUND, Session, StopReason};
+use super::{BRIEF_LIFE_US, MAX_ROUND, Session, StopReason};
 
 /// How long to wait for unfinished ledgers.
 const LAST_LEDGERS_TIMEOUT_US: u64 = 60_000_000;
@@ -41,13 +40,19 @@ impl Session<'_> {
         let wait_status = wait_status.or(self.root_status);
         self.end_group(wait_status.and_then(ending_signal));
         let high_water_kib = self.end_root(stop_reason, wait_status, end_us);
+        let max_unsampled_us = BRIEF_LIFE_US.max(micros(self.options.interval).saturating_mul(2));
         // Processes that continue running have samples that were not written yet.
         for &pid in &self.tree.pids().to_vec() {
             let Some(mut departed) = self.tree.remove(pid, None) else { continue };
             let high_water_kib = departed.member.best_high_water_kib();
             self.state.max_high_water_kib = self.state.max_high_water_kib.max(high_water_kib);
-            if let Some(process) = departed.member.number {
-                self.push_runs(process, &departed.member.take_runs());
+            match departed.member.number {
+                Some(process) => self.push_runs(process, &departed.member.take_runs()),
+                // A younger one was not due yet.
+                None if end_us.saturating_sub(departed.member.first_seen_us) > max_unsampled_us => {
+                    self.state.unsampled_processes += 1;
+                }
+                None => {}
             }
         }
         self.warn_unsampled();
@@ -62,7 +67,7 @@ impl Session<'_> {
             samples: self.grid.taken,
             missed: self.grid.missed,
             // getrusage(2) fails only for arguments that are never passed.
-            own_cpu_us: strandline_sys::spawn::own_cpu_us().unwrap_or(0),
+            own_cpu_us: strandline_sys::host::own_cpu_us().unwrap_or(0),
             own_peak_rss_kib: strandline_sys::host::own_peak_rss_bytes().ok().map(|bytes| bytes / 1024),
             stopped_us: self.state.ledgers.stopped_us,
             waited_us: self.state.marks.waited_us,
@@ -91,35 +96,12 @@ impl Session<'_> {
         let unsampled = self.state.unsampled_processes;
         if unsampled > 0 {
             let text = format!(
-                "{} not sampled, because too many came at once: sums over the tree are too low",
+                "{} not sampled: too many came at once, they lived between two instants, or their files in /proc cannot be \
+                 opened; sums over the tree are too low",
                 counted(unsampled, "process")
             );
             self.add_caveat("processes_unsampled", "processes", text);
         }
-    }
-
-    /// Samples a process whose main thread has ended through another thread from now on; false if
-    /// no thread runs any more. Threads are listed again: some may have started after the last
-    /// sample.
-    pub(super) fn reopen_by_thread(&mut self, pid: i32) -> bool {
-        let units = self.units;
-        let sampler = Process::open(pid).and_then(|process| Sampler::open_by_thread(&process, units));
-        let (Ok(sampler), Some(member)) = (sampler, self.tree.get_mut(pid)) else { return false };
-        (member.sampler, member.files_closed_us) = (Some(sampler), None);
-        true
-    }
-
-    /// Samples a process again that seemed to have ended, but another of its threads replaced the
-    /// program (execve), or still runs; false if it has ended.
-    pub(super) fn reopen_if_alive(&mut self, pid: i32) -> bool {
-        let is_alive = |process: &Process| process.stat().is_ok_and(|stat| stat.is_alive());
-        let process = Process::open(pid).ok().filter(is_alive);
-        let Some(sampler) = process.and_then(|process| Sampler::open(&process).ok()) else {
-            return self.reopen_by_thread(pid);
-        };
-        let Some(member) = self.tree.get_mut(pid) else { return false };
-        (member.sampler, member.files_closed_us, member.is_new_program) = (Some(sampler), None, true);
-        true
     }
 
     /// Waits for unfinished ledgers, among them the one at the end of a watched process.
@@ -138,6 +120,10 @@ impl Session<'_> {
             self.handle_ledger_results();
         }
         self.handle_ledger_results();
+        if is_unfinished(&self.ledgers) {
+            let text = "the recording ended before its last ledgers were finished: they are left out";
+            self.add_caveat("ledger_failed", "recording", text);
+        }
     }
 
     /// Handles the last forks and ends. With `needs_root_status`, also waits for the report on the
@@ -160,24 +146,19 @@ impl Session<'_> {
 
     /// Handles the end of the first process, if it has ended. Returns its high-water mark in KiB.
     fn end_root(&mut self, stop_reason: StopReason, wait_status: Option<i32>, now_us: u64) -> Option<u64> {
-        if stop_reason == StopReason::Interrupted {
-            return self.tree.get(self.root).and_then(Member::best_high_water_kib);
+        if stop_reason == StopReason::Interrupted
+            && let Some(member) = self.tree.get(self.root)
+        {
+            return member.best_high_water_kib();
         }
-        match self.tree.remove(self.root, wait_status) {
-            Some(departed) => {
-                let high_water_kib = departed.member.best_high_water_kib();
-                self.record_end(departed, now_us);
-                high_water_kib
-            }
-            None => {
-                // Its end was reported before.
-                if self.state.is_root_unsampled {
-                    let text = "its main thread ended and others ran on: it was not sampled from then on";
-                    self.add_caveat("leader_ended", format!("process {}", self.root), text);
-                }
-                self.state.root_high_water_kib
-            }
+        if let Some(departed) = self.tree.remove(self.root, wait_status) {
+            self.record_end(departed, now_us);
+        } else if self.state.is_root_unsampled {
+            // Its end was reported before.
+            let text = "its main thread ended and others ran on: it was not sampled from then on";
+            self.add_caveat("leader_ended", format!("process {}", self.root), text);
         }
+        self.state.root_high_water_kib
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use strandline_recording::{Ledger, Moment, Record};
 
 use super::Session;
+use crate::clock::micros;
 use crate::ledgers::{LedgerResult, Request, WatchRequest};
 use crate::tree::Member;
 use crate::watchable;
@@ -105,11 +106,8 @@ impl Session<'_> {
                     .member_by_number(process)
                     .is_some_and(|member| std::mem::take(&mut member.is_counted_as_watched));
                 self.state.ledgers.watched_count -= usize::from(was_counted);
-                self.add_caveat(
-                    "not_watched",
-                    format!("process number {process}"),
-                    format!("no ledger at its end: {reason}"),
-                );
+                let text = format!("no ledger at its end: {reason}");
+                self.add_caveat("not_watched", format!("process number {process}"), text);
             }
         }
     }
@@ -251,7 +249,7 @@ impl Session<'_> {
     pub(super) fn request_regular_ledgers(&mut self, now_us: u64) {
         let Some(interval) = self.plan.every else { return };
         let is_first_call = self.state.next_regular_ledgers_us == 0;
-        self.state.next_regular_ledgers_us = now_us + interval.as_micros() as u64;
+        self.state.next_regular_ledgers_us = now_us + micros(interval);
         if !is_first_call {
             self.request_ledgers_of_large_processes(Moment::Every);
         }

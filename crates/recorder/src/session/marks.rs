@@ -11,7 +11,6 @@ use super::ledgers::MAX_PSS_PROCESSES;
 use crate::marks::{MAX_NAME_CHARS, Marks, ReportedMark};
 use crate::plan::{FIRST_MARKS, MarkLedgers};
 use crate::sampler::WholeSample;
-use crate::tree::ProcessEvents;
 use crate::tree_pss::tree_pss_bytes;
 
 /// After this time, check whether the process that reported a mark still waits.
@@ -159,14 +158,10 @@ impl Session<'_> {
     /// Finds the process that a mark is about, and follows it. `reporter` is the process that sent
     /// the mark, if known.
     fn follow_marked_process(&mut self, reporter: Option<i32>, at_us: u64) -> MarkedProcess {
-        if !reporter.is_some_and(|pid| self.tree.has(pid))
-            && let ProcessEvents::Connector(connector) = &self.process_events
-        {
-            // The process is newer than the events read so far. Ends are handled when that is due.
-            let has_all_events = self.tree.read_events(connector, at_us, &mut self.state.departed);
-            if !has_all_events {
-                self.tree.search(at_us);
-            }
+        // A process that is not followed is newer than the events read so far. Ends are handled
+        // later.
+        if !reporter.is_some_and(|pid| self.tree.has(pid)) && !self.read_events(at_us) {
+            self.tree.search(at_us);
         }
         // For a process that has ended meanwhile, the figures are its last ones: the first process
         // did not report this mark.

@@ -41,11 +41,11 @@ pub(crate) fn take_over_signals() -> Result<TakenSignals, String> {
     strandline_sys::spawn::set_recording_dispositions();
     let set: SigSet = SIGNALS.into_iter().collect();
     let mask = SIGNALS.iter().fold(0u64, |mask, &signal| mask | 1 << (signal as i32 - 1));
-    let blocked_before = strandline_sys::spawn::block_also(mask).map_err(failed)?;
+    let blocked_before = strandline_sys::signal::block(mask).map_err(failed)?;
     // What was blocked stays blocked, except the signal that ends a watch.
     let wake_mask = 1u64 << (strandline_sys::signal::wake_signal() - 1);
     if blocked_before & wake_mask != 0 {
-        strandline_sys::spawn::block_signals((blocked_before | mask) & !wake_mask).map_err(failed)?;
+        strandline_sys::signal::replace_mask((blocked_before | mask) & !wake_mask).map_err(failed)?;
     }
     let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK);
     Ok(TakenSignals { signals: signals.map_err(|errno| failed(errno.into()))?, blocked_before })
