@@ -291,6 +291,17 @@ fn caveats(findings: &Findings, plan: &Plan) -> Vec<Caveat> {
         let text = "The slowdown near the limit was not measured: the runs there failed.";
         add("no_slowdown", text.to_owned());
     }
+    let leaves_processes = |run: &&LimitedRun| run.is_success() && run.leftover_processes > 0;
+    let runs_with_leftovers = findings.trials.iter().filter(leaves_processes).count();
+    if runs_with_leftovers > 0 {
+        add(
+            "left_behind",
+            format!(
+                "{} succeeded and left processes behind, which were ended: their further need for memory is not in the limit.",
+                counted(runs_with_leftovers as u64, "run")
+            ),
+        );
+    }
     if let Some(problem) = findings.trials.iter().find_map(|tried| tried.swap_problem.as_ref()) {
         let text =
             "Memory may have moved to swap at the limit, so the command may need more than the limit shown";

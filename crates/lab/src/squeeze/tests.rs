@@ -220,17 +220,19 @@ fn what_fails_without_a_limit_is_an_error_and_faults_of_the_lab_too() {
 }
 
 #[test]
-fn a_limit_that_may_swap_is_a_caveat() {
+fn a_limit_that_may_swap_and_processes_left_behind_are_caveats() {
     struct Swapping;
     impl LimitRunner for Swapping {
         fn run(&mut self, limit_bytes: Option<u64>) -> Result<LimitedRun, StopReason> {
             let swap_problem = limit_bytes.map(|_| "no controller".to_owned());
-            Ok(LimitedRun { swap_problem, ..LimitedRun::default() })
+            Ok(LimitedRun { swap_problem, leftover_processes: 1, ..LimitedRun::default() })
         }
     }
     let findings = squeeze(&options(), &mut Swapping, &mut |_, _| {}).unwrap();
-    let caveat = findings.caveats.iter().find(|caveat| caveat.code == "swap_not_limited").unwrap();
-    assert!(caveat.text.contains("(no controller)"), "{}", caveat.text);
+    let text_of = |code| &findings.caveats.iter().find(|caveat| caveat.code == code).unwrap().text;
+    assert!(text_of("swap_not_limited").contains("(no controller)"), "{:?}", findings.caveats);
+    let runs = format!("{} runs succeeded and left", findings.trials.len());
+    assert!(text_of("left_behind").starts_with(&runs), "{:?}", findings.caveats);
 }
 
 #[test]

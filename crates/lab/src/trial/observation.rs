@@ -8,7 +8,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use strandline_inspect::facts::{Explanation, Runtime};
-use strandline_recording::{Moment, Reader, Record};
+use strandline_recording::{CaveatRecord, Moment, Reader, Record};
+use strandline_report::text::counted;
 
 use super::applies::MappedAllocator;
 use super::settled::{Series, Settled};
@@ -200,6 +201,15 @@ impl RecordedProcess {
     }
 }
 
+/// The note on processes that a recording lacks, if there are any.
+fn unsampled_note(unsampled_processes: u64) -> Option<String> {
+    let processes = counted(unsampled_processes, "process");
+    let text = format!(
+        "{processes} started at once with others and were not sampled: the largest may be one of them"
+    );
+    (unsampled_processes > 0).then_some(text)
+}
+
 impl Observation {
     /// The observation of a batch run.
     pub fn of_outcome(outcome: &Outcome) -> Self {
@@ -211,6 +221,8 @@ impl Observation {
         let Ok(mut reader) = Reader::open(recording) else { return observation };
         // The reader bounds what it reads; this loop keeps a bounded amount for each process.
         let mut processes: BTreeMap<u32, RecordedProcess> = BTreeMap::new();
+        // A disk that was full for a time leaves a gap; a killed recorder writes no end.
+        let (mut gap, mut has_end) = (None, false);
         loop {
             let record = match reader.next_record() {
                 Ok(Some(record)) => record,
@@ -221,6 +233,15 @@ impl Observation {
                 }
             };
             let process = match &record {
+                Record::End(end) => {
+                    has_end = true;
+                    observation.notes.extend(unsampled_note(end.unsampled_processes));
+                    continue;
+                }
+                Record::Caveat(CaveatRecord { caveat, .. }) if caveat.code == "recording_lost" => {
+                    gap = Some(caveat.text.clone());
+                    continue;
+                }
                 Record::Ledger(ledger) => ledger.process,
                 Record::Mark(mark) => mark.process,
                 Record::Samples(block) => block.process,
@@ -229,6 +250,10 @@ impl Observation {
             };
             processes.entry(process).or_default().add_record(record);
         }
+        let gap = gap.or_else(|| (!has_end).then(|| "it has no end".to_owned()));
+        // The end of a run that failed tells more.
+        let gap = gap.filter(|_| outcome.end.is_success());
+        observation.failure = gap.map(|gap| format!("its recording is incomplete: {gap}"));
         observation.read_processes(processes);
         observation
     }

@@ -57,8 +57,8 @@ pub enum Status {
 pub struct ComparedFigure {
     /// The median of its runs.
     pub median: f64,
-    /// Median ratio to the runs without settings.
-    pub ratio: f64,
+    /// Median ratio to the runs without settings; `None` if no round has both figures.
+    pub ratio: Option<f64>,
     /// The verdict on the ratio.
     pub change: Verdict,
 }
@@ -100,7 +100,7 @@ impl CandidateFigures {
     /// Whether the median time ratio is at most [`MAX_TIME_RATIO`]; false if unknown. The interval
     /// is left to the report: with few rounds it excludes nothing.
     pub fn is_within_time_bound(&self) -> bool {
-        self.wall.is_some_and(|wall| wall.ratio <= MAX_TIME_RATIO)
+        self.wall.and_then(|wall| wall.ratio).is_some_and(|ratio| ratio <= MAX_TIME_RATIO)
     }
 }
 
@@ -256,7 +256,7 @@ mod tests {
             ratio if ratio > 1.02 => Verdict::More,
             _ => Verdict::Same,
         };
-        Some(ComparedFigure { median, ratio, change })
+        Some(ComparedFigure { median, ratio: Some(ratio), change })
     }
 
     fn measured(settled: f64, peak: f64, wall: f64) -> CandidateFigures {
@@ -311,6 +311,8 @@ mod tests {
     fn nothing_measured_is_failed() {
         assert_eq!(CandidateFigures::default().status(Goal::Peak), Status::Failed);
         assert!(!CandidateFigures::default().is_within_time_bound());
+        let wall = Some(ComparedFigure { median: 1.0, ratio: None, change: Verdict::Unknown });
+        assert!(!CandidateFigures { wall, ..measured(1.0, 1.0, 1.0) }.is_within_time_bound());
     }
 
     #[test]

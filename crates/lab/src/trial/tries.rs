@@ -182,9 +182,8 @@ impl Figure {
 
     fn comparison(&self) -> Option<ComparedFigure> {
         let median = self.estimate.as_ref()?.median;
-        let (ratio, change) =
-            self.ratio.map_or((1.0, Verdict::Same), |ratio| (ratio.median, ratio.verdict()));
-        Some(ComparedFigure { median, ratio, change })
+        let change = self.ratio.map_or(Verdict::Unknown, |ratio| ratio.verdict());
+        Some(ComparedFigure { median, ratio: self.ratio.map(|ratio| ratio.median), change })
     }
 }
 
