@@ -41,7 +41,7 @@ pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<CommandResult> {
         plan: Plan {
             repeat: arguments.repeat,
             resolution: arguments.resolution.unwrap_or_default(),
-            max_trials: arguments.most_runs,
+            max_edge_runs: arguments.most_runs,
             floor_bytes: PAGE_BYTES,
             ceiling_bytes: ceiling(kind, machine.memory_bytes)?,
         },

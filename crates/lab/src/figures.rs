@@ -36,15 +36,9 @@ pub fn command(subject: &Subject, folder: &Path) -> Result<Vec<String>, String> 
                 );
             }
             remove_cachegrind_files(folder)?;
-            vec![
-                "valgrind".to_owned(),
-                "--quiet".to_owned(),
-                "--tool=cachegrind".to_owned(),
-                "--cache-sim=no".to_owned(),
-                "--trace-children=yes".to_owned(),
-                format!("--cachegrind-out-file={}", folder.join(CACHEGRIND_PREFIX).display()) + "%p",
-                "--".to_owned(),
-            ]
+            let output = format!("--cachegrind-out-file={}%p", folder.join(CACHEGRIND_PREFIX).display());
+            let options = ["--tool=cachegrind", "--cache-sim=no", "--trace-children=yes", &output, "--"];
+            ["valgrind", "--quiet"].iter().chain(&options).map(|&word| word.to_owned()).collect()
         }
         Measure::Recording { interval, ledgers, snapshot } => {
             let file = folder.join(RECORDING);

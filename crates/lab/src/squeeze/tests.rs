@@ -51,7 +51,7 @@ fn options() -> SqueezeOptions {
         plan: Plan {
             repeat: 3,
             resolution: Resolution::default(),
-            max_trials: 100,
+            max_edge_runs: 100,
             floor_bytes: PAGE_BYTES,
             ceiling_bytes: 1 << 47,
         },
@@ -73,7 +73,7 @@ fn find(
     });
     let findings = findings.unwrap();
     assert_eq!(findings.trials.len(), reported_runs);
-    let bound = options.plan.max_trials + 1 + 5 * 5 * options.rounds.max(1);
+    let bound = options.plan.max_edge_runs + 1 + 5 * 5 * options.rounds.max(1);
     assert!(findings.trials.len() <= bound as usize, "{} runs", findings.trials.len());
     assert!(program.limits.iter().all(|limit| limit % PAGE_BYTES == 0), "{:?}", program.limits);
     assert!(!report::page(&findings, Vec::new()).headline.is_empty());
@@ -186,7 +186,7 @@ fn the_search_ends_with_random_outcomes() {
         let mut dice = fastrand::Rng::with_seed(seed);
         let chance = dice.f64();
         let mut options = options();
-        options.plan.max_trials = 5 + dice.u32(..60);
+        options.plan.max_edge_runs = 5 + dice.u32(..60);
         let (findings, _) = find(&options, Some(dice.u64(..1 << 48)), |_| dice.f64() < chance);
         if let (Some(smallest), Some(failing)) = (findings.smallest_bytes, findings.largest_failing_bytes) {
             assert!(smallest > failing);
@@ -241,7 +241,7 @@ fn failures_are_distinguished_by_limit() {
     assert_eq!(findings.failures.len(), 1);
     assert_eq!(
         findings.failures[0].runs as usize,
-        findings.trials.iter().filter(|tried| !tried.is_success()).count()
+        findings.trials.iter().filter(|run| !run.is_success()).count()
     );
     findings.kind = LimitKind::Cgroup;
     let page = report::page(&findings, Vec::new());

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use super::setting::{BaselineFigure, fill_placeholders};
+use crate::path_error::path_error;
 use strandline_process::shell::{is_unsafe, shell_value, shell_word};
 
 const BUILT_IN: &str = include_str!("remedies.toml");
@@ -183,10 +184,10 @@ impl Catalogue {
     pub fn with_file(path: &Path) -> Result<Self, String> {
         use std::io::Read;
         let name = path.display().to_string();
-        let file = std::fs::File::open(path).map_err(|error| format!("{name}: {error}"))?;
         let mut text = String::new();
-        let read = file.take(MAX_CATALOGUE_BYTES + 1).read_to_string(&mut text);
-        read.map_err(|error| format!("{name}: {error}"))?;
+        let file = std::fs::File::open(path);
+        let read = file.and_then(|file| file.take(MAX_CATALOGUE_BYTES + 1).read_to_string(&mut text));
+        read.map_err(|error| path_error(path, &error))?;
         if text.len() as u64 > MAX_CATALOGUE_BYTES {
             return Err(format!("{name}: larger than a catalogue can be ({MAX_CATALOGUE_BYTES} bytes)"));
         }
@@ -332,13 +333,18 @@ impl Candidate {
         check_text(versions.into_iter().flat_map(|version| version.least.iter().chain(&version.below)))
     }
 
+    /// Its part of the variable `GLIBC_TUNABLES`, with unfilled placeholders.
+    pub fn glibc_tunables(&self) -> String {
+        let pairs: Vec<String> =
+            self.tunables.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        pairs.join(":")
+    }
+
     /// Its setting with unfilled placeholders, in shell syntax.
     pub fn setting(&self) -> String {
         let mut words: Vec<String> = Vec::new();
         if !self.tunables.is_empty() {
-            let pairs: Vec<String> =
-                self.tunables.iter().map(|(name, value)| format!("{name}={value}")).collect();
-            words.push(format!("GLIBC_TUNABLES={}", pairs.join(":")));
+            words.push(format!("GLIBC_TUNABLES={}", self.glibc_tunables()));
         }
         words.extend(self.library.iter().map(|library| format!("LD_PRELOAD={library}")));
         words.extend(self.environment.iter().map(|(name, value)| format!("{name}={}", shell_value(value))));

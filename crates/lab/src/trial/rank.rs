@@ -38,16 +38,16 @@ pub enum Goal {
     TimeBounded,
 }
 
-/// Result of a candidate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// Result of a candidate, in the order of [`Ranking`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     /// Smaller figure of the goal.
     Better,
-    /// Larger figure of the goal, or too slow.
-    Worse,
     /// No difference was found.
     Same,
+    /// Larger figure of the goal, or too slow.
+    Worse,
     /// It did not run as it does without settings.
     Failed,
 }
@@ -127,21 +127,10 @@ pub fn rank(measured: &[CandidateFigures], goal: Goal) -> Ranking {
         .collect();
     // Stable: equal candidates keep the order of the catalogue.
     ranked.sort_by(|a, b| {
-        let by_status = status_order(a.status).cmp(&status_order(b.status));
-        by_status.then(a.bytes.total_cmp(&b.bytes)).then(a.seconds.total_cmp(&b.seconds))
+        a.status.cmp(&b.status).then(a.bytes.total_cmp(&b.bytes)).then(a.seconds.total_cmp(&b.seconds))
     });
     let best = best_of(&ranked);
     Ranking { order: ranked.into_iter().map(|candidate| candidate.index).collect(), best }
-}
-
-/// Position of a status in the order of [`Ranking`].
-fn status_order(status: Status) -> u8 {
-    match status {
-        Status::Better => 0,
-        Status::Same => 1,
-        Status::Worse => 2,
-        Status::Failed => 3,
-    }
 }
 
 /// A candidate with the figures that it is ranked by.

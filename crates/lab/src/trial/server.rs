@@ -17,7 +17,7 @@ use strandline_process::procfs::Process;
 
 use super::listening::is_open;
 use super::observation::{Observation, ServerLedger, Shares};
-use crate::cell::{End, Outcome, Subject};
+use crate::cell::{End, Outcome, Subject, stderr_tail};
 use crate::executor::{Executor, Job, StopReason};
 use crate::path_error::path_error;
 use crate::tail::last_lines;
@@ -179,10 +179,7 @@ impl ServerExecutor {
             }
         };
         let seconds = self.service.ready_timeout.as_secs_f64();
-        let output = self.inner.output(job);
-        let tail = output.map(|output| last_lines(&output.stderr, TAIL_LINES).join(" / "));
-        let tail = tail.filter(|tail| !tail.is_empty());
-        let tail = tail.map(|tail| format!("; its standard error ends with: {tail}"));
+        let tail = self.inner.output(job).map(|output| stderr_tail(&output.stderr, TAIL_LINES));
         format!("{problem} within {seconds} s{hint}{}", tail.unwrap_or_default())
     }
 }

@@ -368,20 +368,12 @@ impl<'a> TrialJudge<'a> {
         }
         let expected = self.tries.get(subject.checked_sub(1)?)?.applied.allocator.as_ref()?;
         match observation.has_allocator(expected) {
-            Some(true) => {}
+            Some(true) => None,
             Some(false) => {
-                return Some(format!(
-                    "{expected} was not mapped in it; it had {}",
-                    observation.allocator_names()
-                ));
+                Some(format!("{expected} was not mapped in it; it had {}", observation.allocator_names()))
             }
-            None => {
-                return Some(format!(
-                    "it is not known whether {expected} was mapped in it: no ledger was taken"
-                ));
-            }
+            None => Some(format!("it is not known whether {expected} was mapped in it: no ledger was taken")),
         }
-        None
     }
 }
 
@@ -541,10 +533,8 @@ impl Trial {
 
     /// Ids on the Pareto front of settled memory and time, sorted by memory.
     pub fn front(&self) -> Vec<String> {
-        let points = [self.baseline.memory_and_time()]
-            .into_iter()
-            .chain(self.tried.iter().map(|tried| tried.result.memory_and_time()));
-        let points: Vec<Option<Point>> = points.collect();
+        let results = std::iter::once(&self.baseline).chain(self.tried.iter().map(|tried| &tried.result));
+        let points: Vec<Option<Point>> = results.map(TryResult::memory_and_time).collect();
         let name = |index: usize| match index.checked_sub(1) {
             None => Some(BASELINE.to_owned()),
             Some(index) => self.tried.get(index).map(|tried| tried.setting.id.clone()),
