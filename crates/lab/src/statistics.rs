@@ -65,9 +65,9 @@ pub struct BlockSample {
 /// The same figure of two commands in one round.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pair {
-    /// Of the command that others are compared with.
+    /// The figure of the command that others are compared with.
     pub reference: f64,
-    /// Of the command that is compared with it.
+    /// The figure of the command that is compared with it.
     pub compared: f64,
 }
 

@@ -5,7 +5,7 @@ use strandline_inspect::Caveat;
 use strandline_report::text::counted;
 
 use super::failure::Failure;
-use super::search::{LimitRunner, Plan, Search};
+use super::search::{LimitRunner, Plan, Search, Tally};
 use super::slowdown::{self, Level, Unlimited};
 use super::{LimitKind, LimitedRun};
 use crate::executor::{NoResult, StopReason};
@@ -179,11 +179,7 @@ fn findings(options: &SqueezeOptions, search: &Search<'_>, levels: Vec<Level>) -
     let limits: Vec<_> = search
         .tallies()
         .iter()
-        .map(|(&limit_bytes, tally)| LimitResult {
-            limit_bytes,
-            succeeded: tally.succeeded,
-            failed: tally.failed,
-        })
+        .map(|(&limit_bytes, &Tally { succeeded, failed })| LimitResult { limit_bytes, succeeded, failed })
         .collect();
     let smallest = search.smallest_never_failing();
     let largest_failing = search.largest_failing();
@@ -271,23 +267,15 @@ fn caveats(findings: &Findings, plan: &Plan) -> Vec<Caveat> {
     let mut caveats: Vec<Caveat> = Vec::new();
     let mut add = |code: &str, text: String| caveats.push(Caveat::new(code, "squeeze", None, text));
     if !findings.is_complete {
-        add(
-            "not_sure",
-            format!(
-                "The search ended after {}, before it was certain: the smallest limit may differ somewhat from the one shown.",
-                counted(u64::from(plan.max_edge_runs), "run")
-            ),
-        );
+        let runs = counted(u64::from(plan.max_edge_runs), "run");
+        let text = "before it was certain: the smallest limit may differ somewhat from the one shown";
+        add("not_sure", format!("The search ended after {runs}, {text}."));
     }
     let Unlimited { runs, failed, .. } = findings.unlimited;
     if failed > 0 {
-        add(
-            "fails_unlimited",
-            format!(
-                "It also failed in {failed} of {} without any limit: not every failure is one of the limit.",
-                counted(u64::from(runs), "run")
-            ),
-        );
+        let runs = counted(u64::from(runs), "run");
+        let text = "without any limit: not every failure is one of the limit";
+        add("fails_unlimited", format!("It also failed in {failed} of {runs} {text}."));
     }
     if findings.smallest_bytes.is_some() && findings.slowdown_near_limit.is_empty() {
         let text = "The slowdown near the limit was not measured: the runs there failed.";
@@ -296,13 +284,10 @@ fn caveats(findings: &Findings, plan: &Plan) -> Vec<Caveat> {
     let leaves_processes = |run: &&LimitedRun| run.is_success() && run.leftover_processes > 0;
     let runs_with_leftovers = findings.trials.iter().filter(leaves_processes).count();
     if runs_with_leftovers > 0 {
-        add(
-            "left_behind",
-            format!(
-                "{} succeeded and left processes behind, which were ended: their further need for memory is not in the limit.",
-                counted(runs_with_leftovers as u64, "run")
-            ),
-        );
+        let runs = counted(runs_with_leftovers as u64, "run");
+        let text =
+            "left processes behind, which were ended: their further need for memory is not in the limit";
+        add("left_behind", format!("{runs} succeeded and {text}."));
     }
     if let Some(problem) = findings.trials.iter().find_map(|run| run.swap_problem.as_ref()) {
         let text =

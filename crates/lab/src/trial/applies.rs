@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::catalogue::{Candidate, Catalogue, Library, Thp, numbers};
+use super::catalogue::{Candidate, Catalogue, Library, Thp, version_numbers};
 use super::observation::{MappedRuntime, Observation};
 use super::program::{Program, has_word_size};
 use super::setting::{BaselineFigure, MergeRule, can_merge, fill_placeholders, merge, merge_rule};
@@ -17,7 +17,7 @@ use strandline_process::c_library::CLibrary;
 use strandline_process::shell::{shell_value, shell_word};
 
 /// Folders searched for libraries.
-const FOLDERS: &[&str] = &[
+const SYSTEM_LIBRARY_FOLDERS: &[&str] = &[
     "/usr/local/lib",
     "/usr/lib/x86_64-linux-gnu",
     "/lib/x86_64-linux-gnu",
@@ -97,9 +97,9 @@ pub struct Variable {
     pub added: String,
 }
 
-/// The folders searched for libraries on this machine.
-pub fn folders() -> Vec<PathBuf> {
-    FOLDERS.iter().map(PathBuf::from).collect()
+/// The folders of this machine that are searched for libraries.
+pub fn system_library_folders() -> Vec<PathBuf> {
+    SYSTEM_LIBRARY_FOLDERS.iter().map(PathBuf::from).collect()
 }
 
 /// What `candidate` sets for the program described by `facts`.
@@ -249,7 +249,7 @@ fn set_tunables(
         let version = facts.observation.glibc.as_deref().unwrap_or_default();
         return Err(format!("for glibc {}; this is {version}", candidate.glibc.text()));
     }
-    let version = facts.observation.glibc.as_deref().and_then(numbers);
+    let version = facts.observation.glibc.as_deref().and_then(version_numbers);
     let lacks_tunables = version.is_some_and(|version| version.as_slice() < &FIRST_GLIBC_WITH_TUNABLES[..]);
     let mut tunables = Vec::new();
     for (name, value) in &candidate.tunables {

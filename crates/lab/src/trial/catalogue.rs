@@ -130,9 +130,9 @@ pub struct Versions {
 impl Versions {
     /// Whether `version` is in the range; an unknown version counts as in the range.
     pub fn contain(&self, version: Option<&str>) -> bool {
-        let Some(version) = version.and_then(numbers) else { return true };
-        let least = self.least.as_deref().and_then(numbers);
-        let below = self.below.as_deref().and_then(numbers);
+        let Some(version) = version.and_then(version_numbers) else { return true };
+        let least = self.least.as_deref().and_then(version_numbers);
+        let below = self.below.as_deref().and_then(version_numbers);
         least.is_none_or(|least| version >= least) && below.is_none_or(|below| version < below)
     }
 
@@ -148,7 +148,7 @@ impl Versions {
 }
 
 /// The leading numbers of a version such as `17.0.15+6`; `None` if it does not begin with one.
-pub fn numbers(version: &str) -> Option<Vec<u64>> {
+pub fn version_numbers(version: &str) -> Option<Vec<u64>> {
     let end = version.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(version.len());
     let parts: Option<Vec<u64>> =
         version.get(..end)?.trim_end_matches('.').split('.').map(|part| part.parse().ok()).collect();
@@ -303,7 +303,7 @@ impl Candidate {
         }
         for version in [&self.runtime_version, &self.glibc] {
             for text in version.least.iter().chain(&version.below) {
-                numbers(text).ok_or_else(|| format!("`{text}` is not a version"))?;
+                version_numbers(text).ok_or_else(|| format!("`{text}` is not a version"))?;
             }
         }
         Ok(())
@@ -451,8 +451,8 @@ mod tests {
         let range = Versions { least: Some("1.9".into()), below: Some("1.16".into()) };
         assert!(range.contain(Some("1.10")) && range.contain(Some("1.9")) && range.contain(None));
         assert!(!range.contain(Some("1.16")) && !range.contain(Some("1.8.9")));
-        assert_eq!(numbers("17.0.15+6-Debian"), Some(vec![17, 0, 15]));
-        assert_eq!(numbers("go1.2"), None);
-        assert_eq!(numbers("99999999999999999999999"), None);
+        assert_eq!(version_numbers("17.0.15+6-Debian"), Some(vec![17, 0, 15]));
+        assert_eq!(version_numbers("go1.2"), None);
+        assert_eq!(version_numbers("99999999999999999999999"), None);
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use strandline_inspect::environment::Environment;
 
-use super::applies::{AppliedSetting, Facts, apply, folders};
+use super::applies::{AppliedSetting, Facts, apply, system_library_folders};
 use super::catalogue::{Candidate, Catalogue, Kind, Thp};
 use super::observation::{Observation, SecondsRange, SettledSource};
 use super::program::Program;
@@ -127,7 +127,7 @@ pub fn program_path(command: &[String]) -> Option<PathBuf> {
 /// Folders searched for libraries: those of `LD_LIBRARY_PATH`, then those of the system.
 fn library_folders(library_path: Option<&str>) -> Vec<PathBuf> {
     let listed = library_path.unwrap_or_default().split(':').filter(|folder| !folder.is_empty());
-    listed.map(PathBuf::from).chain(folders()).collect()
+    listed.map(PathBuf::from).chain(system_library_folders()).collect()
 }
 
 /// A candidate that does not apply to the command.
