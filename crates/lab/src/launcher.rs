@@ -371,8 +371,8 @@ fn command_of(subject: &Subject) -> Result<Command, String> {
 type CounterOpener = std::thread::JoinHandle<Option<Counters>>;
 
 /// Returns the socket on which a new process waits for its counters, and the thread that opens
-/// them: `spawn` returns only after the exec. `None` if the kernel gives no descriptor or thread: the
-/// job then runs without counters.
+/// them: `spawn` returns only after the exec. `None` if the kernel gives no descriptor or thread:
+/// the job then runs without counters.
 fn counter_gate() -> Option<(UnixStream, CounterOpener)> {
     let (launcher_end, child_end) = UnixStream::pair().ok()?;
     child_end.set_read_timeout(Some(GATE_TIMEOUT)).ok()?;

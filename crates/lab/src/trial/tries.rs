@@ -224,12 +224,14 @@ impl TryResult {
     /// Settled memory and time, if both are known and it did not fail.
     fn memory_and_time(&self) -> Option<Point> {
         let median = |figure: &Figure| figure.estimate.as_ref().map(|estimate| estimate.median);
-        // A try that is better in neither figure could be on the front only by chance.
-        let is_less = |figure: &Figure| figure.ratio.is_none_or(|ratio| ratio.verdict() == Verdict::Less);
-        if self.failure.is_some() || !(is_less(&self.settled) || is_less(&self.wall)) {
-            return None;
-        }
-        Some(Point { bytes: median(&self.settled)?, seconds: median(&self.wall)? })
+        let point = Point { bytes: median(&self.settled)?, seconds: median(&self.wall)? };
+        self.failure.is_none().then_some(point)
+    }
+
+    /// Whether it is better in one of these: another try could be on the front only by chance.
+    fn is_improvement(&self) -> bool {
+        let is_less = |figure: &Figure| figure.ratio.is_some_and(|ratio| ratio.verdict() == Verdict::Less);
+        is_less(&self.settled) || is_less(&self.wall)
     }
 }
 
@@ -533,8 +535,10 @@ impl Trial {
 
     /// Ids on the Pareto front of settled memory and time, sorted by memory.
     pub fn front(&self) -> Vec<String> {
-        let results = std::iter::once(&self.baseline).chain(self.tried.iter().map(|tried| &tried.result));
-        let points: Vec<Option<Point>> = results.map(TryResult::memory_and_time).collect();
+        let point_of =
+            |Tried { result, .. }: &Tried| result.memory_and_time().filter(|_| result.is_improvement());
+        let baseline = std::iter::once(self.baseline.memory_and_time());
+        let points: Vec<Option<Point>> = baseline.chain(self.tried.iter().map(point_of)).collect();
         let name = |index: usize| match index.checked_sub(1) {
             None => Some(BASELINE.to_owned()),
             Some(index) => self.tried.get(index).map(|tried| tried.setting.id.clone()),
