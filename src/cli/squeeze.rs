@@ -41,7 +41,7 @@ pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<CommandResult> {
         plan: Plan {
             repeat: arguments.repeat,
             resolution: arguments.resolution.unwrap_or_default(),
-            max_trials: arguments.most_runs,
+            max_edge_runs: arguments.most_runs,
             floor_bytes: PAGE_BYTES,
             ceiling_bytes: ceiling(kind, machine.memory_bytes)?,
         },
@@ -70,7 +70,7 @@ pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<CommandResult> {
         None => return Err(no_executor()),
     };
     drop(progress);
-    let findings = match search_result {
+    let mut findings = match search_result {
         Ok(findings) => findings,
         Err(NoResult::Stopped(stop)) => {
             // End running commands before printing.
@@ -83,6 +83,7 @@ pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<CommandResult> {
             return Err(Failure(line));
         }
     };
+    findings.caveats.extend(lab.caveats().into_iter().map(|caveat| caveat.of_verb("squeeze")));
     show(SCHEMA, &findings, &page(&findings, environment_facts(&machine)), &arguments.report_output, output)?;
     lab.close();
     Ok(CommandResult::Done)

@@ -1,6 +1,6 @@
 //! What is run and the outcome of one run: data only.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -173,6 +173,12 @@ impl LabCaveat {
     }
 }
 
+/// The last `count` lines of a standard error, to follow a sentence; empty if there are none.
+pub(crate) fn stderr_tail(path: &Path, count: usize) -> String {
+    let tail = last_lines(path, count).join(" / ");
+    if tail.is_empty() { tail } else { format!("; its standard error ends with: {tail}") }
+}
+
 /// A machine that a lab sends runs to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Node {
@@ -187,13 +193,10 @@ impl Outcome {
     /// error ends with: …".
     pub fn describe_end(&self) -> String {
         let tail = match (&self.end, &self.stderr) {
-            (End::Exited(_) | End::Signalled(_) | End::TimedOut, Some(path)) => {
-                last_lines(path, TAIL_LINES).join(" / ")
-            }
+            (End::Exited(_) | End::Signalled(_) | End::TimedOut, Some(path)) => stderr_tail(path, TAIL_LINES),
             _ => String::new(),
         };
-        let end = self.end.description();
-        if tail.is_empty() { end } else { format!("{end}; its standard error ends with: {tail}") }
+        self.end.description() + &tail
     }
 
     /// The outcome of a run that never started.

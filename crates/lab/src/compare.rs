@@ -347,11 +347,7 @@ fn ratio_confidence(tables: &BTreeMap<TableKey, Table>, command_count: usize) ->
 
 /// A, B, C, …: the name of a command in documents (there in lower case).
 pub fn letter(command: usize) -> String {
-    const LETTERS: [char; 26] = [
-        'A', 'B', 'C', 'D', 'E', 'F', 'G', 'H', 'I', 'J', 'K', 'L', 'M', 'N', 'O', 'P', 'Q', 'R', 'S', 'T',
-        'U', 'V', 'W', 'X', 'Y', 'Z',
-    ];
-    LETTERS.get(command).map_or_else(|| format!("command {}", command + 1), ToString::to_string)
+    ('A'..='Z').nth(command).map_or_else(|| format!("command {}", command + 1), String::from)
 }
 
 /// The pairs of values of the rounds that both have.

@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 use std::sync::Mutex;
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use super::cell::{Outcome, Subject};
@@ -226,12 +227,14 @@ impl<'a> Lab<'a> {
                     shared.lock().map_err(|_| internal_error())?.lab.store_run(turn, outcome)?;
                 }
             };
-            let workers: Vec<_> =
-                executors.iter_mut().map(|executor| scope.spawn(move || run_turns(executor))).collect();
-            workers
-                .into_iter()
-                .map(|worker| worker.join().unwrap_or_else(|_| Err(internal_error())))
-                .collect()
+            let start =
+                |executor| std::thread::Builder::new().spawn_scoped(scope, move || run_turns(executor));
+            let workers: Vec<_> = executors.iter_mut().map(start).collect();
+            let finish = |worker: std::io::Result<ScopedJoinHandle<'_, _>>| match worker {
+                Ok(worker) => worker.join().unwrap_or_else(|_| Err(internal_error())),
+                Err(error) => Err(StopReason::Failed(format!("no thread can be started: {error}"))),
+            };
+            workers.into_iter().map(finish).collect()
         });
         results.into_iter().collect()
     }

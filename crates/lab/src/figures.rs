@@ -36,15 +36,9 @@ pub fn command(subject: &Subject, folder: &Path) -> Result<Vec<String>, String> 
                 );
             }
             remove_cachegrind_files(folder)?;
-            vec![
-                "valgrind".to_owned(),
-                "--quiet".to_owned(),
-                "--tool=cachegrind".to_owned(),
-                "--cache-sim=no".to_owned(),
-                "--trace-children=yes".to_owned(),
-                format!("--cachegrind-out-file={}", folder.join(CACHEGRIND_PREFIX).display()) + "%p",
-                "--".to_owned(),
-            ]
+            let output = format!("--cachegrind-out-file={}%p", folder.join(CACHEGRIND_PREFIX).display());
+            let options = ["--tool=cachegrind", "--cache-sim=no", "--trace-children=yes", &output, "--"];
+            ["valgrind", "--quiet"].iter().chain(&options).map(|&word| word.to_owned()).collect()
         }
         Measure::Recording { interval, ledgers, snapshot } => {
             let file = folder.join(RECORDING);
@@ -116,7 +110,7 @@ fn read_recording(path: &Path, outcome: &mut Outcome) {
     }
     // The figures of a recording that is missing, or lacks its end, stay unknown.
     let Ok(mut reader) = Reader::open(path) else { return };
-    let mut high_water_kib = None;
+    let (mut process_high_water_kib, mut high_water_kib) = (None, None);
     let mut stopped_seconds = 0.0;
     while let Ok(Some(record)) = reader.next_record() {
         match record {
@@ -128,9 +122,11 @@ fn read_recording(path: &Path, outcome: &mut Outcome) {
             Record::Caveat(record) if record.caveat.code == "swap_not_limited" => {
                 outcome.swap_problem = Some(record.caveat.text);
             }
-            Record::ProcessEnd(end) => high_water_kib = high_water_kib.max(end.high_water_kib),
+            Record::ProcessEnd(end) => {
+                process_high_water_kib = process_high_water_kib.max(end.high_water_kib);
+            }
             Record::End(end) => {
-                high_water_kib = high_water_kib.max(end.high_water_kib);
+                high_water_kib = process_high_water_kib.max(end.high_water_kib);
                 outcome.out_of_memory_kills = end.out_of_memory_kills;
                 let Some(usage) = end.usage else { continue };
                 let seconds = |us: u64| Some(us as f64 / US_PER_SECOND);

@@ -68,9 +68,9 @@ fn redirect_targets(word: &str) -> BTreeSet<&str> {
 pub struct Machine {
     kernel_release: Option<String>,
     boot_id: Option<String>,
-    /// Of the file of strandline.
+    /// When strandline's file was modified.
     program_modified_ns: Option<i64>,
-    /// Of the same file.
+    /// Size of strandline's file.
     program_bytes: Option<u64>,
 }
 

@@ -205,6 +205,11 @@ impl Journal {
         self.outcomes.values().filter_map(|outcome| outcome.node.as_ref())
     }
 
+    /// Number of runs with processes that could not be ended.
+    pub fn unended_runs(&self) -> usize {
+        self.outcomes.values().filter(|outcome| outcome.unended_processes > 0).count()
+    }
+
     /// The outcome of a run, if it was done.
     pub fn outcome(&self, subject: &str, round: u32) -> Option<&Outcome> {
         self.outcomes.get(&RunKey { subject: subject.to_owned(), round })
@@ -443,7 +448,7 @@ fn prepare_cache() -> Result<PathBuf, String> {
     Ok(cache)
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

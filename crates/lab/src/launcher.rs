@@ -336,7 +336,11 @@ fn launch(start: &Start, signal_mask: u64, has_counters: bool) -> Result<Launche
     };
     let child = spawn(command, setup).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => command_fault(format!("{program}: not found")),
-        _ => command_fault(format!("{program}: cannot be run: {error}")),
+        kind => LaunchError {
+            why: format!("{program}: cannot be run: {error}"),
+            // fork(2) fails with EAGAIN where no more processes are allowed.
+            is_command_fault: kind != io::ErrorKind::WouldBlock,
+        },
     });
     let counters = opener.and_then(|opener| opener.join().ok().flatten());
     // The child is reaped by its pid; dropping the handle has no effect on it.
@@ -367,17 +371,17 @@ fn command_of(subject: &Subject) -> Result<Command, String> {
 type CounterOpener = std::thread::JoinHandle<Option<Counters>>;
 
 /// Returns the socket on which a new process waits for its counters, and the thread that opens
-/// them: `spawn` returns only after the exec. `None` if the kernel has no descriptors left: the job
-/// then runs without counters.
+/// them: `spawn` returns only after the exec. `None` if the kernel gives no descriptor or thread:
+/// the job then runs without counters.
 fn counter_gate() -> Option<(UnixStream, CounterOpener)> {
     let (launcher_end, child_end) = UnixStream::pair().ok()?;
     child_end.set_read_timeout(Some(GATE_TIMEOUT)).ok()?;
-    let opener = std::thread::spawn(move || {
+    let open_counters = move || {
         let counters = Gate::wait_for_child(&launcher_end).and_then(|pid| Counters::open(pid).ok());
         Gate::release(&launcher_end);
         counters
-    });
-    Some((child_end, opener))
+    };
+    Some((child_end, std::thread::Builder::new().spawn(open_counters).ok()?))
 }
 
 fn create(path: &Path) -> io::Result<File> {

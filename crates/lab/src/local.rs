@@ -217,10 +217,9 @@ impl LocalExecutor {
         }
     }
 
-    /// Frees the disk space of old output that will not be kept, so that endless output does not
-    /// fill the disk. A file that cannot be opened keeps its space until the job ends.
-    fn trim(&self, job: Job) {
-        let Some(run) = self.jobs.get(&job) else { return };
+    /// Frees the disk space of old output of a job that will not be kept, so that endless output
+    /// does not fill the disk. A file that cannot be opened keeps its space until the job ends.
+    fn trim(&self, run: &LocalJob) {
         let folder = self.slot_folder(run.slot);
         for name in ["stdout", "stderr"] {
             let Ok(file) = File::options().write(true).open(folder.join(name)) else { continue };
@@ -352,7 +351,7 @@ impl Executor for LocalExecutor {
             {
                 Some(event) => self.store_event(event),
                 None if remaining.is_some_and(|remaining| remaining <= TRIM_INTERVAL) => return Ok(None),
-                None => self.trim(job),
+                None => self.jobs.values().for_each(|run| self.trim(run)),
             }
         }
     }

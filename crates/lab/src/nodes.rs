@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 use strandline_inspect::environment::Environment;
 
 use super::cell::{LabCaveat, Node, Outcome};
+use super::journal::hex;
 use strandline_report::text::{clean, counted};
 use strandline_report::units::bytes;
 
@@ -28,8 +29,7 @@ pub fn kind_of(environment: &Environment) -> String {
         environment;
     let memory = memory_bytes.map(|bytes| bytes.saturating_add(MEMORY_STEP_BYTES / 2) / MEMORY_STEP_BYTES);
     let identity = format!("{:?}", (kernel, machine, processor, cpus, memory, page_bytes, thp, libc));
-    let digest = Sha256::digest(identity.as_bytes());
-    digest.iter().take(KIND_HASH_BYTES).map(|byte| format!("{byte:02x}")).collect()
+    hex(Sha256::digest(identity.as_bytes()).get(..KIND_HASH_BYTES).unwrap_or_default())
 }
 
 /// One kind of machine and its runs.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use strandline_report::text::counted;
 
-use super::cell::{LabCaveat, Subject};
+use super::cell::{End, LabCaveat, Subject};
 use super::executable;
 use super::executor::{Executor, StopReason};
 use super::identity::{self, Machine};
@@ -188,7 +188,7 @@ impl LabSetup {
     }
 
     /// Time that a run of `subject` takes on this machine: it is run once. `None` if the lab runs
-    /// on other machines.
+    /// on other machines, or if the command cannot be started.
     ///
     /// # Errors
     /// [`StopReason`] if the run cannot be made.
@@ -198,8 +198,8 @@ impl LabSetup {
             return Ok(None);
         }
         let begin = Instant::now();
-        executor.run(subject, &self.journal.cell("estimate", 0))?;
-        Ok(Some(begin.elapsed()))
+        let outcome = executor.run(subject, &self.journal.cell("estimate", 0))?;
+        Ok((!matches!(outcome.end, End::NotStarted(_))).then(|| begin.elapsed()))
     }
 
     /// The kinds of machines that ran it, if they are other machines.
@@ -207,10 +207,19 @@ impl LabSetup {
         kinds(self.journal.nodes(), &self.journal.folder().join(REMOTE_FOLDER))
     }
 
-    /// Caveats on the machines that ran it.
+    /// Caveats on the machines that ran it, and on processes that still disturb them.
     pub fn caveats(&self) -> Vec<LabCaveat> {
         let executor_caveats = self.executors.iter().flat_map(|executor| executor.caveats());
-        nodes::caveats(&self.nodes()).into_iter().chain(executor_caveats).collect()
+        let mut caveats: Vec<LabCaveat> =
+            nodes::caveats(&self.nodes()).into_iter().chain(executor_caveats).collect();
+        if self.journal.unended_runs() > 0 {
+            let runs = counted(self.journal.unended_runs() as u64, "run");
+            let text = format!(
+                "after {runs} the kernel held processes that SIGKILL did not end: they may disturb later runs"
+            );
+            caveats.push(LabCaveat::new("not_ended", text));
+        }
+        caveats
     }
 
     /// Ends a lab without a result: the next one starts over.

@@ -44,7 +44,7 @@ const WIDENING_UNITS: f64 = 1.0 + 1e-9;
 pub struct Estimate {
     /// The median of the samples.
     pub median: f64,
-    /// Lower bound of its interval; `None` with fewer than two samples.
+    /// Lower bound of its interval; `None` without a block of two samples.
     pub low: Option<f64>,
     /// Upper bound of its interval.
     pub high: Option<f64>,
@@ -65,9 +65,9 @@ pub struct BlockSample {
 /// The same figure of two commands in one round.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pair {
-    /// Of the command that others are compared with.
+    /// The figure of the command that others are compared with.
     pub reference: f64,
-    /// Of the command that is compared with it.
+    /// The figure of the command that is compared with it.
     pub compared: f64,
 }
 
@@ -141,10 +141,10 @@ pub fn estimate_in_blocks(samples: &[BlockSample], confidence: f64, seed: u64) -
     finite.sort_by(|a, b| a.value.total_cmp(&b.value));
     let sorted = values(&finite);
     let median = median(&sorted)?;
-    let interval = match sorted.len() {
-        1 => None,
-        count if count > MAX_BOOTSTRAP_SAMPLES => order_interval(&sorted, confidence),
-        _ => bootstrap(&sorted, &indices_by_block(&finite), confidence, seed),
+    let interval = if sorted.len() > MAX_BOOTSTRAP_SAMPLES {
+        order_interval(&sorted, confidence)
+    } else {
+        bootstrap(&sorted, &indices_by_block(&finite), confidence, seed)
     };
     // With few resamples, or very large figures, a bound may fall on the wrong side of the median.
     Some(Estimate {
@@ -305,9 +305,13 @@ fn indices_by_block(samples: &[BlockSample]) -> Vec<Vec<usize>> {
     members.into_values().collect()
 }
 
-/// Percentile interval of the medians of resamples; each block is resampled to its own size.
+/// Percentile interval of the medians of resamples; each block is resampled to its own size. `None`
+/// if every block has one sample: then nothing shows how much samples vary.
 fn bootstrap(sorted: &[f64], blocks: &[Vec<usize>], confidence: f64, seed: u64) -> Option<Interval> {
     let count = sorted.len();
+    if blocks.len() == count {
+        return None;
+    }
     let normal = Normal::standard();
     let students = StudentsT::new(0.0, 1.0, (count - 1) as f64).ok()?;
     let quantile = students.inverse_cdf(0.5 + clamp_confidence(confidence) / 2.0);

@@ -58,7 +58,8 @@ pub fn caveats(trial: &Trial) -> Vec<LabCaveat> {
     }
     caveats.extend(leftovers_caveat(trial.runs_with_leftovers));
     caveats.extend(trial.cluster_caveats.iter().cloned());
-    caveats.extend(notes(trial).into_iter().map(|text| LabCaveat::new("server", text)));
+    let code = if trial.is_server { "server" } else { "not_sampled" };
+    caveats.extend(notes(trial).into_iter().map(|text| LabCaveat::new(code, text)));
     caveats
 }
 

@@ -12,12 +12,13 @@ use super::LimitKind;
 use crate::cell::{End, Outcome};
 use crate::tail::last_lines;
 use strandline_report::text::clean;
+use strandline_report::units::seconds;
 
 /// Number of lines kept of the standard error.
 const TAIL_LINES: usize = 8;
 
-const KILLED: i32 = Signal::SIGKILL as i32;
-const FAULTED: i32 = Signal::SIGSEGV as i32;
+const SIGKILL: i32 = Signal::SIGKILL as i32;
+const SIGSEGV: i32 = Signal::SIGSEGV as i32;
 
 /// Lower-case fragments of the messages that programs print when they get no memory.
 const OUT_OF_MEMORY_MESSAGES: [&str; 14] = [
@@ -123,28 +124,19 @@ impl SuccessCriteria {
                 format!("it reported no memory and exited with status {status}")
             }
             End::Exited(status) => format!("it exited with status {status}"),
-            End::Signalled(KILLED) if kills > 0 => {
-                return "killed by the kernel at the limit".to_owned();
-            }
+            End::Signalled(SIGKILL) if kills > 0 => return "killed by the kernel at the limit".to_owned(),
             End::Signalled(signal) if mentions_memory(stderr_tail) => {
                 format!("it reported no memory and was ended by {}", signal_name(*signal))
             }
-            End::Signalled(signal @ (KILLED | FAULTED)) if self.is_per_process() => {
-                format!(
-                    "ended by {}, as is a program that cannot be loaded within the limit",
-                    signal_name(*signal)
-                )
+            End::Signalled(signal @ (SIGKILL | SIGSEGV)) if self.is_per_process() => {
+                let name = signal_name(*signal);
+                format!("ended by {name}, as is a program that cannot be loaded within the limit")
             }
             End::Signalled(signal) => format!("ended by {}", signal_name(*signal)),
-            End::TimedOut => match self.timeout {
-                Some(timeout) => {
-                    format!(
-                        "hung: did not end within {}",
-                        strandline_report::units::seconds(timeout.as_secs_f64())
-                    )
-                }
-                None => "hung".to_owned(),
-            },
+            End::TimedOut => self.timeout.map_or_else(
+                || "hung".to_owned(),
+                |timeout| format!("hung: did not end within {}", seconds(timeout.as_secs_f64())),
+            ),
             End::NotStarted(why) => format!("could not be started: {}", clean(why)),
         };
         format!("{killed}{ending}")
@@ -203,8 +195,8 @@ mod tests {
         let cxx = "terminate called after throwing an instance of 'std::bad_alloc'\n";
         let cxx = words(SPACE, End::Signalled(Signal::SIGABRT as i32), cxx, None);
         assert_eq!(cxx, "it reported no memory and was ended by SIGABRT");
-        assert!(words(SPACE, End::Signalled(FAULTED), "", None).starts_with("ended by SIGSEGV, as"));
-        assert_eq!(words(GROUP, End::Signalled(FAULTED), "", Some(0)), "ended by SIGSEGV");
+        assert!(words(SPACE, End::Signalled(SIGSEGV), "", None).starts_with("ended by SIGSEGV, as"));
+        assert_eq!(words(GROUP, End::Signalled(SIGSEGV), "", Some(0)), "ended by SIGSEGV");
         assert_eq!(words(GROUP, End::Signalled(9), "", Some(1)), "killed by the kernel at the limit");
         let worker = words(GROUP, exit(5), "", Some(1));
         assert_eq!(worker, "the kernel killed a process of it at the limit: it exited with status 5");

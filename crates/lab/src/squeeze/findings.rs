@@ -5,7 +5,7 @@ use strandline_inspect::Caveat;
 use strandline_report::text::counted;
 
 use super::failure::Failure;
-use super::search::{LimitRunner, Plan, Search};
+use super::search::{LimitRunner, Plan, Search, Tally};
 use super::slowdown::{self, Level, Unlimited};
 use super::{LimitKind, LimitedRun};
 use crate::executor::{NoResult, StopReason};
@@ -129,9 +129,9 @@ pub fn squeeze(
 ) -> Result<Findings, NoResult> {
     let mut search = Search::new(runner, &options.plan, on_run);
     if !search.probe(None)? {
-        return Err(NoResult::Failed(fails_unlimited(search.tries())));
+        return Err(NoResult::Failed(fails_unlimited(search.runs())));
     }
-    let guess = search.tries().first().and_then(|tried| tried.peak_bytes);
+    let guess = search.runs().first().and_then(|run| run.peak_bytes);
     let mut levels = Vec::new();
     for attempt in 0..MAX_RESUMES {
         search.find_upper_edge(guess)?;
@@ -139,20 +139,20 @@ pub fn squeeze(
         let seed = options.seed.wrapping_add(u64::from(attempt));
         let slowdown = slowdown::measure(&mut search, smallest, options.rounds, seed)?;
         levels = slowdown.levels;
-        if !slowdown.has_failed || search.is_spent() {
+        if !slowdown.has_failed || search.has_used_all_runs() {
             break;
         }
     }
     // Also after the last attempt: a failure in its check is below the edge found now.
     search.find_upper_edge(guess)?;
     search.find_lower_edge()?;
-    settle_inversion(&mut search)?;
+    repeat_inversion(&mut search)?;
     Ok(findings(options, &search, levels))
 }
 
 /// The error of a command whose only run, without a limit, failed.
-fn fails_unlimited(tries: &[LimitedRun]) -> String {
-    let failure = tries.last().and_then(|tried| tried.failure.as_ref());
+fn fails_unlimited(runs: &[LimitedRun]) -> String {
+    let failure = runs.last().and_then(|run| run.failure.as_ref());
     let (words, tail) = failure.map_or(("", ""), |failure| (&failure.words, &failure.stderr_tail));
     let message = tail.lines().last().map(|line| format!(", and wrote \"{line}\"")).unwrap_or_default();
     format!(
@@ -162,7 +162,7 @@ fn fails_unlimited(tries: &[LimitedRun]) -> String {
 
 /// If a failure was seen above a success, repeats both to distinguish chance from a property of the
 /// program.
-fn settle_inversion(search: &mut Search<'_>) -> Result<(), StopReason> {
+fn repeat_inversion(search: &mut Search<'_>) -> Result<(), StopReason> {
     let times = search.plan().repeat.max(2);
     if let (Some(success), Some(failing)) = (search.smallest_success(), search.largest_failing())
         && success < failing
@@ -179,11 +179,7 @@ fn findings(options: &SqueezeOptions, search: &Search<'_>, levels: Vec<Level>) -
     let limits: Vec<_> = search
         .tallies()
         .iter()
-        .map(|(&limit_bytes, tally)| LimitResult {
-            limit_bytes,
-            succeeded: tally.succeeded,
-            failed: tally.failed,
-        })
+        .map(|(&limit_bytes, &Tally { succeeded, failed })| LimitResult { limit_bytes, succeeded, failed })
         .collect();
     let smallest = search.smallest_never_failing();
     let largest_failing = search.largest_failing();
@@ -193,9 +189,11 @@ fn findings(options: &SqueezeOptions, search: &Search<'_>, levels: Vec<Level>) -
     let is_flaky = is_mixed || (is_inverted && non_monotone.is_none());
     let band = is_flaky.then(|| band(&limits, search.largest_always_failing(), smallest));
     let is_sure = smallest.is_none_or(|limit| search.tally(limit).succeeded >= plan.repeat);
-    let last_failure = search.tries().iter().rev().find(|tried| {
-        tried.limit_bytes == largest_failing && tried.limit_bytes.is_some() && !tried.is_success()
-    });
+    let last_failure = search
+        .runs()
+        .iter()
+        .rev()
+        .find(|run| run.limit_bytes == largest_failing && run.limit_bytes.is_some() && !run.is_success());
     let mut findings = Findings {
         kind: options.kind,
         command: options.command.clone(),
@@ -204,20 +202,20 @@ fn findings(options: &SqueezeOptions, search: &Search<'_>, levels: Vec<Level>) -
         largest_failing_bytes: largest_failing,
         resolution_bytes: smallest.or(largest_failing).map(|limit| plan.resolution.at(limit)),
         repeat: plan.repeat,
-        is_complete: is_sure && !search.is_spent(),
+        is_complete: is_sure && !search.has_used_all_runs(),
         band,
         non_monotone,
-        failure: last_failure.and_then(|tried| tried.failure.clone()),
-        failures: failure_modes(search.tries()),
+        failure: last_failure.and_then(|run| run.failure.clone()),
+        failures: failure_modes(search.runs()),
         limits,
-        unlimited: slowdown::unlimited(search.tries(), options.seed),
+        unlimited: slowdown::unlimited(search.runs(), options.seed),
         // A measurement at a limit that later turned out too small is dropped.
         slowdown_near_limit: if levels.first().map(|level| level.limit_bytes) == smallest {
             levels
         } else {
             Vec::new()
         },
-        trials: search.tries().to_vec(),
+        trials: search.runs().to_vec(),
         caveats: Vec::new(),
     };
     findings.caveats = caveats(&findings, plan);
@@ -247,10 +245,10 @@ fn band(limits: &[LimitResult], low: Option<u64>, high: Option<u64>) -> Band {
 }
 
 /// Groups the failed runs under limits by how they failed.
-fn failure_modes(tries: &[LimitedRun]) -> Vec<FailureMode> {
+fn failure_modes(runs: &[LimitedRun]) -> Vec<FailureMode> {
     let mut modes: Vec<FailureMode> = Vec::new();
-    for tried in tries {
-        let (Some(limit), Some(failure)) = (tried.limit_bytes, &tried.failure) else { continue };
+    for run in runs {
+        let (Some(limit), Some(failure)) = (run.limit_bytes, &run.failure) else { continue };
         if let Some(mode) = modes.iter_mut().find(|mode| mode.words == failure.words) {
             mode.low_bytes = mode.low_bytes.min(limit);
             mode.high_bytes = mode.high_bytes.max(limit);
@@ -269,29 +267,29 @@ fn caveats(findings: &Findings, plan: &Plan) -> Vec<Caveat> {
     let mut caveats: Vec<Caveat> = Vec::new();
     let mut add = |code: &str, text: String| caveats.push(Caveat::new(code, "squeeze", None, text));
     if !findings.is_complete {
-        add(
-            "not_sure",
-            format!(
-                "The search ended after {}, before it was certain: the smallest limit may differ somewhat from the one shown.",
-                counted(u64::from(plan.max_trials), "run")
-            ),
-        );
+        let runs = counted(u64::from(plan.max_edge_runs), "run");
+        let text = "before it was certain: the smallest limit may differ somewhat from the one shown";
+        add("not_sure", format!("The search ended after {runs}, {text}."));
     }
     let Unlimited { runs, failed, .. } = findings.unlimited;
     if failed > 0 {
-        add(
-            "fails_unlimited",
-            format!(
-                "It also failed in {failed} of {} without any limit: not every failure is one of the limit.",
-                counted(u64::from(runs), "run")
-            ),
-        );
+        let runs = counted(u64::from(runs), "run");
+        let text = "without any limit: not every failure is one of the limit";
+        add("fails_unlimited", format!("It also failed in {failed} of {runs} {text}."));
     }
     if findings.smallest_bytes.is_some() && findings.slowdown_near_limit.is_empty() {
         let text = "The slowdown near the limit was not measured: the runs there failed.";
         add("no_slowdown", text.to_owned());
     }
-    if let Some(problem) = findings.trials.iter().find_map(|tried| tried.swap_problem.as_ref()) {
+    let leaves_processes = |run: &&LimitedRun| run.is_success() && run.leftover_processes > 0;
+    let runs_with_leftovers = findings.trials.iter().filter(leaves_processes).count();
+    if runs_with_leftovers > 0 {
+        let runs = counted(runs_with_leftovers as u64, "run");
+        let text =
+            "left processes behind, which were ended: their further need for memory is not in the limit";
+        add("left_behind", format!("{runs} succeeded and {text}."));
+    }
+    if let Some(problem) = findings.trials.iter().find_map(|run| run.swap_problem.as_ref()) {
         let text =
             "Memory may have moved to swap at the limit, so the command may need more than the limit shown";
         add("swap_not_limited", format!("{text} ({problem})."));

@@ -67,6 +67,9 @@ pub struct LimitedRun {
     /// Whether it was recorded; its time is then not comparable with that of other runs.
     #[serde(skip)]
     pub is_recorded: bool,
+    /// Processes that it left running and that were ended afterwards.
+    #[serde(skip)]
+    pub leftover_processes: u32,
     /// Why memory may have moved to swap at the limit; `None` if it could not.
     #[serde(skip)]
     pub swap_problem: Option<String>,

@@ -181,7 +181,7 @@ impl Runner<'_> {
             LimitKind::AddressSpace | LimitKind::Data => sampled_bytes,
         };
         let failure = criteria.failure(&outcome);
-        let Outcome { figures, swap_problem, .. } = outcome;
+        let Outcome { figures, leftover_processes, swap_problem, .. } = outcome;
         Ok(LimitedRun {
             limit_bytes,
             failure,
@@ -189,6 +189,7 @@ impl Runner<'_> {
             peak_bytes,
             repeats_timeout: false,
             is_recorded,
+            leftover_processes,
             swap_problem,
         })
     }

@@ -5,7 +5,7 @@
 //! peak without a limit, the search moves in growing steps until it has both, bisects down to the
 //! resolution, and repeats the limit found. A failure there only raises the lower bound, so that a
 //! flaky edge is passed. The lower end of a flaky edge is found the same way from below. The search
-//! is bounded whatever the command does: it makes at most [`Plan::max_trials`] runs to find an
+//! is bounded whatever the command does: it makes at most [`Plan::max_edge_runs`] runs to find an
 //! edge.
 
 use std::collections::BTreeMap;
@@ -62,7 +62,7 @@ pub struct Plan {
     /// Resolution of the search.
     pub resolution: Resolution,
     /// Maximum number of runs for finding the edges.
-    pub max_trials: u32,
+    pub max_edge_runs: u32,
     /// The smallest limit to try.
     pub floor_bytes: u64,
     /// The largest limit to try.
@@ -84,7 +84,7 @@ pub struct Search<'a> {
     plan: &'a Plan,
     on_run: &'a mut dyn FnMut(usize, &LimitedRun),
     /// All runs, in order.
-    tries: Vec<LimitedRun>,
+    runs: Vec<LimitedRun>,
     /// Results by limit, in bytes.
     tallies: BTreeMap<u64, Tally>,
     /// Number of runs made to find an edge; only these are bounded.
@@ -99,12 +99,12 @@ impl<'a> Search<'a> {
         plan: &'a Plan,
         on_run: &'a mut dyn FnMut(usize, &LimitedRun),
     ) -> Self {
-        Self { runner, plan, on_run, tries: Vec::new(), tallies: BTreeMap::new(), edge_runs: 0 }
+        Self { runner, plan, on_run, runs: Vec::new(), tallies: BTreeMap::new(), edge_runs: 0 }
     }
 
     /// Every run so far, in order.
-    pub fn tries(&self) -> &[LimitedRun] {
-        &self.tries
+    pub fn runs(&self) -> &[LimitedRun] {
+        &self.runs
     }
 
     /// Results for each tried limit.
@@ -118,11 +118,11 @@ impl<'a> Search<'a> {
     }
 
     /// Whether the maximum number of runs is reached.
-    pub fn is_spent(&self) -> bool {
-        self.edge_runs >= self.plan.max_trials
+    pub fn has_used_all_runs(&self) -> bool {
+        self.edge_runs >= self.plan.max_edge_runs
     }
 
-    /// Makes one run of those that [`Plan::max_trials`] bounds.
+    /// Makes one run of those that [`Plan::max_edge_runs`] bounds.
     fn probe_counted(&mut self, limit_bytes: u64) -> Result<bool, StopReason> {
         self.edge_runs = self.edge_runs.saturating_add(1);
         self.probe(Some(limit_bytes))
@@ -130,16 +130,16 @@ impl<'a> Search<'a> {
 
     /// Makes one run and stores its result; true if it succeeded.
     pub fn probe(&mut self, limit_bytes: Option<u64>) -> Result<bool, StopReason> {
-        let tried = LimitedRun { limit_bytes, ..self.runner.run(limit_bytes)? };
-        let is_success = tried.is_success();
+        let run = LimitedRun { limit_bytes, ..self.runner.run(limit_bytes)? };
+        let is_success = run.is_success();
         if let Some(limit) = limit_bytes {
             let tally = self.tallies.entry(limit).or_default();
             let count = if is_success { &mut tally.succeeded } else { &mut tally.failed };
             *count = count.saturating_add(1);
         }
-        self.tries.push(tried);
-        if let Some(tried) = self.tries.last() {
-            (self.on_run)(self.tries.len(), tried);
+        self.runs.push(run);
+        if let Some(run) = self.runs.last() {
+            (self.on_run)(self.runs.len(), run);
         }
         Ok(is_success)
     }
@@ -177,7 +177,7 @@ impl<'a> Search<'a> {
         let guess = guess.saturating_add(resolution.at(guess)).min(ceiling);
         // The first step down goes just below the peak.
         let mut step = resolution.at(guess).saturating_mul(2);
-        while !self.is_spent() {
+        while !self.has_used_all_runs() {
             let next_limit = match (self.largest_failing(), self.smallest_never_failing()) {
                 (None, None) => guess,
                 (Some(failing), None) if failing >= ceiling => break,
@@ -206,7 +206,7 @@ impl<'a> Search<'a> {
     pub fn find_lower_edge(&mut self) -> Result<(), StopReason> {
         let Plan { floor_bytes: floor, repeat, resolution, .. } = *self.plan;
         let mut step = self.smallest_success().map_or(PAGE_BYTES, |limit| resolution.at(limit));
-        while !self.is_spent() {
+        while !self.has_used_all_runs() {
             let next_limit = match (self.smallest_success(), self.largest_always_failing()) {
                 (Some(success), None) if success > floor => {
                     let next_limit = success.saturating_sub(step).max(floor);
@@ -226,7 +226,7 @@ impl<'a> Search<'a> {
 
     /// Runs under `limit_bytes` until it has `times` runs.
     pub fn repeat(&mut self, limit_bytes: u64, times: u32) -> Result<(), StopReason> {
-        while !self.is_spent() {
+        while !self.has_used_all_runs() {
             let tally = self.tally(limit_bytes);
             if tally.succeeded.saturating_add(tally.failed) >= times {
                 break;

@@ -121,8 +121,8 @@ pub fn measure(
             if limit.is_some() && !is_success {
                 return Ok(SlowdownResult { levels: Vec::new(), has_failed: true });
             }
-            if let (Some(level_runs), Some(tried)) = (runs.get_mut(index), search.tries().last()) {
-                level_runs.push(tried.clone());
+            if let (Some(level_runs), Some(run)) = (runs.get_mut(index), search.runs().last()) {
+                level_runs.push(run.clone());
             }
         }
     }
@@ -137,22 +137,22 @@ pub fn measure(
 }
 
 /// Combines all runs without a limit.
-pub fn unlimited(tries: &[LimitedRun], seed: u64) -> Unlimited {
-    let runs: Vec<_> = tries.iter().filter(|tried| tried.limit_bytes.is_none()).collect();
+pub fn unlimited(runs: &[LimitedRun], seed: u64) -> Unlimited {
+    let runs: Vec<_> = runs.iter().filter(|run| run.limit_bytes.is_none()).collect();
     let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let estimate_of = |measured: MeasuredFigure| {
         let samples: Vec<f64> = runs
             .iter()
-            .filter(|tried| tried.is_success() && !tried.is_recorded)
-            .filter_map(|tried| (measured.value)(&tried.figures))
+            .filter(|run| run.is_success() && !run.is_recorded)
+            .filter_map(|run| (measured.value)(&run.figures))
             .collect();
         estimate(&samples, CONFIDENCE, seed)
     };
     Unlimited {
         runs: count(runs.len()),
-        failed: count(runs.iter().filter(|tried| !tried.is_success()).count()),
-        peak_bytes: runs.iter().filter_map(|tried| tried.peak_bytes).max(),
-        high_water_bytes: runs.iter().filter_map(|tried| tried.figures.high_water_bytes).max(),
+        failed: count(runs.iter().filter(|run| !run.is_success()).count()),
+        peak_bytes: runs.iter().filter_map(|run| run.peak_bytes).max(),
+        high_water_bytes: runs.iter().filter_map(|run| run.figures.high_water_bytes).max(),
         wall_seconds: estimate_of(WALL_SECONDS),
         minor_faults: estimate_of(MINOR_FAULTS),
         major_faults: estimate_of(MAJOR_FAULTS),
@@ -166,7 +166,7 @@ fn limited_figure(
     MeasuredFigure { value, resolution }: MeasuredFigure,
     seed: u64,
 ) -> LimitedFigure {
-    let samples: Vec<f64> = runs.iter().filter_map(|tried| value(&tried.figures)).collect();
+    let samples: Vec<f64> = runs.iter().filter_map(|run| value(&run.figures)).collect();
     let rounds = unlimited.iter().zip(runs).filter(|(without, _)| without.is_success());
     let pairs: Vec<Pair> = rounds
         .filter_map(|(without, under)| {

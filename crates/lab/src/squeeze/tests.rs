@@ -51,7 +51,7 @@ fn options() -> SqueezeOptions {
         plan: Plan {
             repeat: 3,
             resolution: Resolution::default(),
-            max_trials: 100,
+            max_edge_runs: 100,
             floor_bytes: PAGE_BYTES,
             ceiling_bytes: 1 << 47,
         },
@@ -73,7 +73,7 @@ fn find(
     });
     let findings = findings.unwrap();
     assert_eq!(findings.trials.len(), reported_runs);
-    let bound = options.plan.max_trials + 1 + 5 * 5 * options.rounds.max(1);
+    let bound = options.plan.max_edge_runs + 1 + 5 * 5 * options.rounds.max(1);
     assert!(findings.trials.len() <= bound as usize, "{} runs", findings.trials.len());
     assert!(program.limits.iter().all(|limit| limit % PAGE_BYTES == 0), "{:?}", program.limits);
     assert!(!report::page(&findings, Vec::new()).headline.is_empty());
@@ -186,7 +186,7 @@ fn the_search_ends_with_random_outcomes() {
         let mut dice = fastrand::Rng::with_seed(seed);
         let chance = dice.f64();
         let mut options = options();
-        options.plan.max_trials = 5 + dice.u32(..60);
+        options.plan.max_edge_runs = 5 + dice.u32(..60);
         let (findings, _) = find(&options, Some(dice.u64(..1 << 48)), |_| dice.f64() < chance);
         if let (Some(smallest), Some(failing)) = (findings.smallest_bytes, findings.largest_failing_bytes) {
             assert!(smallest > failing);
@@ -220,17 +220,19 @@ fn what_fails_without_a_limit_is_an_error_and_faults_of_the_lab_too() {
 }
 
 #[test]
-fn a_limit_that_may_swap_is_a_caveat() {
+fn a_limit_that_may_swap_and_processes_left_behind_are_caveats() {
     struct Swapping;
     impl LimitRunner for Swapping {
         fn run(&mut self, limit_bytes: Option<u64>) -> Result<LimitedRun, StopReason> {
             let swap_problem = limit_bytes.map(|_| "no controller".to_owned());
-            Ok(LimitedRun { swap_problem, ..LimitedRun::default() })
+            Ok(LimitedRun { swap_problem, leftover_processes: 1, ..LimitedRun::default() })
         }
     }
     let findings = squeeze(&options(), &mut Swapping, &mut |_, _| {}).unwrap();
-    let caveat = findings.caveats.iter().find(|caveat| caveat.code == "swap_not_limited").unwrap();
-    assert!(caveat.text.contains("(no controller)"), "{}", caveat.text);
+    let text_of = |code| &findings.caveats.iter().find(|caveat| caveat.code == code).unwrap().text;
+    assert!(text_of("swap_not_limited").contains("(no controller)"), "{:?}", findings.caveats);
+    let runs = format!("{} runs succeeded and left", findings.trials.len());
+    assert!(text_of("left_behind").starts_with(&runs), "{:?}", findings.caveats);
 }
 
 #[test]
@@ -239,7 +241,7 @@ fn failures_are_distinguished_by_limit() {
     assert_eq!(findings.failures.len(), 1);
     assert_eq!(
         findings.failures[0].runs as usize,
-        findings.trials.iter().filter(|tried| !tried.is_success()).count()
+        findings.trials.iter().filter(|run| !run.is_success()).count()
     );
     findings.kind = LimitKind::Cgroup;
     let page = report::page(&findings, Vec::new());

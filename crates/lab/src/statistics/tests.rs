@@ -348,4 +348,7 @@ fn blocks_are_drawn_from_by_themselves() {
     let one_block: Vec<BlockSample> =
         samples.iter().map(|sample| BlockSample { block: 7, ..*sample }).collect();
     assert_eq!(estimate_in_blocks(&one_block, 0.95, 1).unwrap(), pooled);
+    let separate = [1.0, 2.0, 9.0].map(|value| BlockSample { value, block: value as u32 });
+    let separate = estimate_in_blocks(&separate, 0.95, 1).unwrap();
+    assert_eq!((separate.median, separate.low, separate.high), (2.0, None, None), "no variation is known");
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::catalogue::{Candidate, Catalogue, Library, Thp, numbers};
+use super::catalogue::{Candidate, Catalogue, Library, Thp, version_numbers};
 use super::observation::{MappedRuntime, Observation};
 use super::program::{Program, has_word_size};
 use super::setting::{BaselineFigure, MergeRule, can_merge, fill_placeholders, merge, merge_rule};
@@ -17,7 +17,7 @@ use strandline_process::c_library::CLibrary;
 use strandline_process::shell::{shell_value, shell_word};
 
 /// Folders searched for libraries.
-const FOLDERS: &[&str] = &[
+const SYSTEM_LIBRARY_FOLDERS: &[&str] = &[
     "/usr/local/lib",
     "/usr/lib/x86_64-linux-gnu",
     "/lib/x86_64-linux-gnu",
@@ -97,9 +97,9 @@ pub struct Variable {
     pub added: String,
 }
 
-/// The folders searched for libraries on this machine.
-pub fn folders() -> Vec<PathBuf> {
-    FOLDERS.iter().map(PathBuf::from).collect()
+/// The folders of this machine that are searched for libraries.
+pub fn system_library_folders() -> Vec<PathBuf> {
+    SYSTEM_LIBRARY_FOLDERS.iter().map(PathBuf::from).collect()
 }
 
 /// What `candidate` sets for the program described by `facts`.
@@ -219,13 +219,13 @@ fn check_arguments(candidate: &Candidate, facts: &Facts) -> Result<(), String> {
     let started_program = facts.started_program.as_ref().filter(|program| program.is_direct);
     let started_program =
         started_program.ok_or("its words have to follow the program's name, and the command is a script")?;
-    if facts.program.as_ref().is_some_and(|program| program.path != started_program.path) {
-        let path = facts.program.as_ref().and_then(|program| program.path.canonicalize().ok());
-        if path.is_none() || path != started_program.path.canonicalize().ok() {
-            return Err(
-                "its words have to follow the program's name, and the command starts another".to_owned()
-            );
-        }
+    let is_started_program = |program: &Program| {
+        let resolved_path = program.path.canonicalize().ok();
+        program.path == started_program.path
+            || resolved_path.is_some() && resolved_path == started_program.path.canonicalize().ok()
+    };
+    if !facts.program.as_ref().is_none_or(is_started_program) {
+        return Err("its words have to follow the program's name, and the command starts another".to_owned());
     }
     let name = Path::new(facts.command.first().map_or("", String::as_str)).file_name().unwrap_or_default();
     let is_named = |program: &String| name == program.as_str() || started_program.name() == *program;
@@ -249,7 +249,7 @@ fn set_tunables(
         let version = facts.observation.glibc.as_deref().unwrap_or_default();
         return Err(format!("for glibc {}; this is {version}", candidate.glibc.text()));
     }
-    let version = facts.observation.glibc.as_deref().and_then(numbers);
+    let version = facts.observation.glibc.as_deref().and_then(version_numbers);
     let lacks_tunables = version.is_some_and(|version| version.as_slice() < &FIRST_GLIBC_WITH_TUNABLES[..]);
     let mut tunables = Vec::new();
     for (name, value) in &candidate.tunables {
@@ -346,12 +346,7 @@ pub fn check_compatible(a: &Candidate, b: &Candidate) -> Result<(), String> {
             return Err("settings of glibc's malloc do nothing under another allocator".to_owned());
         }
     }
-    let tunables = |candidate: &Candidate| {
-        let pairs: Vec<String> =
-            candidate.tunables.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        pairs.join(":")
-    };
-    if !can_merge("GLIBC_TUNABLES", &tunables(a), &tunables(b)) {
+    if !can_merge("GLIBC_TUNABLES", &a.glibc_tunables(), &b.glibc_tunables()) {
         return Err("the same tunable".to_owned());
     }
     for (name, value) in &a.environment {

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use super::setting::{BaselineFigure, fill_placeholders};
+use crate::path_error::path_error;
 use strandline_process::shell::{is_unsafe, shell_value, shell_word};
 
 const BUILT_IN: &str = include_str!("remedies.toml");
@@ -129,9 +130,9 @@ pub struct Versions {
 impl Versions {
     /// Whether `version` is in the range; an unknown version counts as in the range.
     pub fn contain(&self, version: Option<&str>) -> bool {
-        let Some(version) = version.and_then(numbers) else { return true };
-        let least = self.least.as_deref().and_then(numbers);
-        let below = self.below.as_deref().and_then(numbers);
+        let Some(version) = version.and_then(version_numbers) else { return true };
+        let least = self.least.as_deref().and_then(version_numbers);
+        let below = self.below.as_deref().and_then(version_numbers);
         least.is_none_or(|least| version >= least) && below.is_none_or(|below| version < below)
     }
 
@@ -147,7 +148,7 @@ impl Versions {
 }
 
 /// The leading numbers of a version such as `17.0.15+6`; `None` if it does not begin with one.
-pub fn numbers(version: &str) -> Option<Vec<u64>> {
+pub fn version_numbers(version: &str) -> Option<Vec<u64>> {
     let end = version.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(version.len());
     let parts: Option<Vec<u64>> =
         version.get(..end)?.trim_end_matches('.').split('.').map(|part| part.parse().ok()).collect();
@@ -183,10 +184,10 @@ impl Catalogue {
     pub fn with_file(path: &Path) -> Result<Self, String> {
         use std::io::Read;
         let name = path.display().to_string();
-        let file = std::fs::File::open(path).map_err(|error| format!("{name}: {error}"))?;
         let mut text = String::new();
-        let read = file.take(MAX_CATALOGUE_BYTES + 1).read_to_string(&mut text);
-        read.map_err(|error| format!("{name}: {error}"))?;
+        let file = std::fs::File::open(path);
+        let read = file.and_then(|file| file.take(MAX_CATALOGUE_BYTES + 1).read_to_string(&mut text));
+        read.map_err(|error| path_error(path, &error))?;
         if text.len() as u64 > MAX_CATALOGUE_BYTES {
             return Err(format!("{name}: larger than a catalogue can be ({MAX_CATALOGUE_BYTES} bytes)"));
         }
@@ -302,7 +303,7 @@ impl Candidate {
         }
         for version in [&self.runtime_version, &self.glibc] {
             for text in version.least.iter().chain(&version.below) {
-                numbers(text).ok_or_else(|| format!("`{text}` is not a version"))?;
+                version_numbers(text).ok_or_else(|| format!("`{text}` is not a version"))?;
             }
         }
         Ok(())
@@ -332,13 +333,18 @@ impl Candidate {
         check_text(versions.into_iter().flat_map(|version| version.least.iter().chain(&version.below)))
     }
 
+    /// Its part of the variable `GLIBC_TUNABLES`, with unfilled placeholders.
+    pub fn glibc_tunables(&self) -> String {
+        let pairs: Vec<String> =
+            self.tunables.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        pairs.join(":")
+    }
+
     /// Its setting with unfilled placeholders, in shell syntax.
     pub fn setting(&self) -> String {
         let mut words: Vec<String> = Vec::new();
         if !self.tunables.is_empty() {
-            let pairs: Vec<String> =
-                self.tunables.iter().map(|(name, value)| format!("{name}={value}")).collect();
-            words.push(format!("GLIBC_TUNABLES={}", pairs.join(":")));
+            words.push(format!("GLIBC_TUNABLES={}", self.glibc_tunables()));
         }
         words.extend(self.library.iter().map(|library| format!("LD_PRELOAD={library}")));
         words.extend(self.environment.iter().map(|(name, value)| format!("{name}={}", shell_value(value))));
@@ -445,8 +451,8 @@ mod tests {
         let range = Versions { least: Some("1.9".into()), below: Some("1.16".into()) };
         assert!(range.contain(Some("1.10")) && range.contain(Some("1.9")) && range.contain(None));
         assert!(!range.contain(Some("1.16")) && !range.contain(Some("1.8.9")));
-        assert_eq!(numbers("17.0.15+6-Debian"), Some(vec![17, 0, 15]));
-        assert_eq!(numbers("go1.2"), None);
-        assert_eq!(numbers("99999999999999999999999"), None);
+        assert_eq!(version_numbers("17.0.15+6-Debian"), Some(vec![17, 0, 15]));
+        assert_eq!(version_numbers("go1.2"), None);
+        assert_eq!(version_numbers("99999999999999999999999"), None);
     }
 }

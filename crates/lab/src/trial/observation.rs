@@ -8,12 +8,16 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use strandline_inspect::facts::{Explanation, Runtime};
-use strandline_recording::{Moment, Reader, Record};
+use strandline_recording::{CaveatRecord, Moment, Reader, Record};
 
 use super::applies::MappedAllocator;
 use super::settled::{Series, Settled};
 use crate::cell::{Figures, Outcome};
 use crate::figures::US_PER_SECOND;
+
+/// Note on a run whose recording lacks processes.
+const UNSAMPLED_NOTE: &str =
+    "started too many processes at once to sample each: the largest may be one that was not sampled";
 
 /// Source of a settled figure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -207,10 +211,12 @@ impl Observation {
         let mut observation =
             Self { wall_seconds, minor_faults, peak_bytes: high_water_bytes, ..Self::default() };
         let Some(recording) = &outcome.recording else { return observation };
-        // Of a recorder that was killed before it wrote: the figures stay unknown.
+        // A recorder that was killed before it wrote leaves none: the figures stay unknown.
         let Ok(mut reader) = Reader::open(recording) else { return observation };
         // The reader bounds what it reads; this loop keeps a bounded amount for each process.
         let mut processes: BTreeMap<u32, RecordedProcess> = BTreeMap::new();
+        // A disk that was full for a time leaves a gap; a killed recorder writes no end.
+        let (mut gap, mut has_end) = (None, false);
         loop {
             let record = match reader.next_record() {
                 Ok(Some(record)) => record,
@@ -221,6 +227,16 @@ impl Observation {
                 }
             };
             let process = match &record {
+                Record::End(end) => {
+                    has_end = true;
+                    let note = (end.unsampled_processes > 0).then(|| UNSAMPLED_NOTE.to_owned());
+                    observation.notes.extend(note);
+                    continue;
+                }
+                Record::Caveat(CaveatRecord { caveat, .. }) if caveat.code == "recording_lost" => {
+                    gap = Some(caveat.text.clone());
+                    continue;
+                }
                 Record::Ledger(ledger) => ledger.process,
                 Record::Mark(mark) => mark.process,
                 Record::Samples(block) => block.process,
@@ -229,6 +245,10 @@ impl Observation {
             };
             processes.entry(process).or_default().add_record(record);
         }
+        let gap = gap.or_else(|| (!has_end).then(|| "it has no end".to_owned()));
+        // The end of a run that failed tells more.
+        let gap = gap.filter(|_| outcome.end.is_success());
+        observation.failure = gap.map(|gap| format!("its recording is incomplete: {gap}"));
         observation.read_processes(processes);
         observation
     }
@@ -354,9 +374,14 @@ impl Observation {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use strandline_inspect::facts::{Allocator, Kernel, Target};
+    use strandline_recording::{Ending, Header, ProcessEnd, Writer};
 
     use super::*;
+    use crate::cell::{Measure, Subject};
+    use crate::protocol::Ended;
 
     fn ledger(rss: u64, files: u64, allocator: &str, found_by: &str) -> Explanation {
         Explanation {
@@ -434,6 +459,35 @@ mod tests {
         }
         let huge = "Pss_Anon: 99999999999999999 kB\nPss_Shmem: 1 kB\n";
         assert_eq!(Shares::read(huge), None);
+    }
+
+    #[test]
+    fn an_incomplete_recording_is_no_result() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(crate::figures::RECORDING);
+        let measure =
+            Measure::Recording { interval: Duration::ZERO, ledgers: String::new(), snapshot: false };
+        let subject = Subject { measure, ..Subject::default() };
+        let observed = |records: &[Record]| {
+            let header = Header { schema: strandline_recording::SCHEMA.to_owned(), ..Header::default() };
+            let child = ProcessEnd { process: 1, high_water_kib: Some(7), ..ProcessEnd::default() };
+            let begin = [Record::Header(Box::new(header)), Record::ProcessEnd(child)];
+            let mut writer = Writer::new(std::fs::File::create(&path).unwrap()).unwrap();
+            begin.iter().chain(records).for_each(|record| writer.push(record).unwrap());
+            writer.flush().unwrap();
+            let outcome = crate::figures::outcome(&subject, &Ended::default(), folder.path());
+            Observation::of_outcome(&Outcome { recording: Some(path.clone()), ..outcome })
+        };
+        let cut = observed(&[]);
+        assert_eq!(cut.peak_bytes, None, "the command may have held more than its child");
+        assert!(cut.failure.unwrap().contains("no end"));
+        let end = Ending { high_water_kib: Some(9), unsampled_processes: 1, ..Ending::default() };
+        let end = Record::End(Box::new(end));
+        let whole = observed(std::slice::from_ref(&end));
+        assert_eq!((whole.peak_bytes, whole.failure, whole.notes.len()), (Some(9 << 10), None, 1));
+        let caveat = strandline_inspect::Caveat::new("recording_lost", "", None, "the disk was full");
+        let gap = Record::Caveat(CaveatRecord { at_us: 1, caveat });
+        assert!(observed(&[gap, end]).failure.unwrap().contains("the disk was full"));
     }
 
     fn recorded(high_water_kib: u64, marked_kib: Option<u64>, exit: Option<u64>) -> RecordedProcess {

@@ -127,20 +127,12 @@ fn unit_argument(word: &str) -> String {
 
 /// Quotes a word for a unit file (systemd.syntax(7)): C escapes in quotes, `%` doubled.
 fn unit_word(word: &str) -> String {
-    let mut quoted = String::from("\"");
-    for c in word.chars() {
-        match c {
-            '"' | '\\' => quoted.extend(['\\', c]),
-            '%' => quoted.push_str("%%"),
-            c if is_unsafe(c) => {
-                let mut buffer = [0u8; 4];
-                quoted.extend(c.encode_utf8(&mut buffer).bytes().map(|byte| format!("\\x{byte:02x}")));
-            }
-            c => quoted.push(c),
-        }
-    }
-    quoted.push('"');
-    quoted
+    quoted(word, |c| match c {
+        '"' | '\\' => Some(format!("\\{c}")),
+        '%' => Some("%%".to_owned()),
+        c if is_unsafe(c) => Some(c.to_string().bytes().map(|byte| format!("\\x{byte:02x}")).collect()),
+        _ => None,
+    })
 }
 
 fn docker(applied: &AppliedSetting, command: Option<&[String]>) -> String {
@@ -175,18 +167,8 @@ fn docker(applied: &AppliedSetting, command: Option<&[String]>) -> String {
 
 /// Quotes a value for `ENV`; `None` if it contains characters that a Dockerfile cannot escape.
 fn docker_value(value: &str) -> Option<String> {
-    if value.chars().any(is_unsafe) {
-        return None;
-    }
-    let mut quoted = String::from("\"");
-    for c in value.chars() {
-        if matches!(c, '"' | '\\' | '$') {
-            quoted.push('\\');
-        }
-        quoted.push(c);
-    }
-    quoted.push('"');
-    Some(quoted)
+    let escape = |c| matches!(c, '"' | '\\' | '$').then(|| format!("\\{c}"));
+    (!value.chars().any(is_unsafe)).then(|| quoted(value, escape))
 }
 
 fn kubernetes(applied: &AppliedSetting, command: Option<&[String]>) -> String {
@@ -226,19 +208,18 @@ fn json_string(text: &str) -> String {
 
 /// A double-quoted string with escapes; `escape_high` gives those of characters above U+FFFF.
 fn double_quoted(text: &str, escape_high: impl Fn(char) -> String) -> String {
-    let mut quoted = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => quoted.extend(['\\', c]),
-            c if is_unsafe(c) && u32::from(c) <= 0xFFFF => {
-                quoted.push_str(&format!("\\u{:04x}", u32::from(c)))
-            }
-            c if is_unsafe(c) => quoted.push_str(&escape_high(c)),
-            c => quoted.push(c),
-        }
-    }
-    quoted.push('"');
-    quoted
+    quoted(text, |c| match c {
+        '"' | '\\' => Some(format!("\\{c}")),
+        c if is_unsafe(c) && u32::from(c) <= 0xFFFF => Some(format!("\\u{:04x}", u32::from(c))),
+        c if is_unsafe(c) => Some(escape_high(c)),
+        _ => None,
+    })
+}
+
+/// `text` in double quotes; `escape` gives what replaces a character, or `None` to keep it.
+fn quoted(text: &str, escape: impl Fn(char) -> Option<String>) -> String {
+    let characters = text.chars().map(|c| escape(c).unwrap_or_else(|| c.to_string()));
+    format!("\"{}\"", characters.collect::<String>())
 }
 
 #[cfg(test)]

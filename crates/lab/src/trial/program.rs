@@ -14,6 +14,8 @@ use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::read::{ReadCache, ReadRef};
 
+use crate::path_error::path_error;
+
 /// Maximum number of scripts in a row that the kernel follows (`fs/exec.c`, `exec_binprm`: "max
 /// loop depth" 5).
 const MAX_SCRIPTS: usize = 5;
@@ -86,7 +88,7 @@ impl Program {
     /// # Errors
     /// One line that names the file and the reason why it cannot be read as an ELF file.
     pub fn of_file(path: &Path) -> Result<Self, String> {
-        let unreadable = |error: std::io::Error| unreadable(path, &error);
+        let unreadable = |error: std::io::Error| path_error(path, &error);
         let file = File::open(path).map_err(unreadable)?;
         let metadata = file.metadata().map_err(unreadable)?;
         let privilege = privilege(path, metadata.permissions().mode());
@@ -103,10 +105,6 @@ impl Program {
             linking.ok_or_else(|| format!("{}: no program in the ELF format", path.display()))?;
         Ok(Self { path: path.to_owned(), is_direct: true, bits, loader, privilege, defines_malloc })
     }
-}
-
-fn unreadable(path: &Path, error: &std::io::Error) -> String {
-    format!("{}: {error}", path.display())
 }
 
 /// How an ELF file is linked.
@@ -212,7 +210,7 @@ pub(crate) fn is_executable(path: &Path) -> bool {
 /// Returns the interpreter of the script `path`: the word after `#!`, or the program that `env`
 /// starts. `None` if the file is not a script.
 fn interpreter(path: &Path) -> Result<Option<OsString>, String> {
-    let unreadable = |error: std::io::Error| unreadable(path, &error);
+    let unreadable = |error: std::io::Error| path_error(path, &error);
     let file = File::open(path).map_err(unreadable)?;
     let mut start = Vec::new();
     file.take(MAX_LINE_BYTES as u64).read_to_end(&mut start).map_err(unreadable)?;

@@ -38,16 +38,16 @@ pub enum Goal {
     TimeBounded,
 }
 
-/// Result of a candidate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// Result of a candidate, in the order of [`Ranking`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     /// Smaller figure of the goal.
     Better,
-    /// Larger figure of the goal, or too slow.
-    Worse,
     /// No difference was found.
     Same,
+    /// Larger figure of the goal, or too slow.
+    Worse,
     /// It did not run as it does without settings.
     Failed,
 }
@@ -57,8 +57,8 @@ pub enum Status {
 pub struct ComparedFigure {
     /// The median of its runs.
     pub median: f64,
-    /// Median ratio to the runs without settings.
-    pub ratio: f64,
+    /// Median ratio to the runs without settings; `None` if no round has both figures.
+    pub ratio: Option<f64>,
     /// The verdict on the ratio.
     pub change: Verdict,
 }
@@ -100,7 +100,7 @@ impl CandidateFigures {
     /// Whether the median time ratio is at most [`MAX_TIME_RATIO`]; false if unknown. The interval
     /// is left to the report: with few rounds it excludes nothing.
     pub fn is_within_time_bound(&self) -> bool {
-        self.wall.is_some_and(|wall| wall.ratio <= MAX_TIME_RATIO)
+        self.wall.and_then(|wall| wall.ratio).is_some_and(|ratio| ratio <= MAX_TIME_RATIO)
     }
 }
 
@@ -127,21 +127,10 @@ pub fn rank(measured: &[CandidateFigures], goal: Goal) -> Ranking {
         .collect();
     // Stable: equal candidates keep the order of the catalogue.
     ranked.sort_by(|a, b| {
-        let by_status = status_order(a.status).cmp(&status_order(b.status));
-        by_status.then(a.bytes.total_cmp(&b.bytes)).then(a.seconds.total_cmp(&b.seconds))
+        a.status.cmp(&b.status).then(a.bytes.total_cmp(&b.bytes)).then(a.seconds.total_cmp(&b.seconds))
     });
     let best = best_of(&ranked);
     Ranking { order: ranked.into_iter().map(|candidate| candidate.index).collect(), best }
-}
-
-/// Position of a status in the order of [`Ranking`].
-fn status_order(status: Status) -> u8 {
-    match status {
-        Status::Better => 0,
-        Status::Same => 1,
-        Status::Worse => 2,
-        Status::Failed => 3,
-    }
 }
 
 /// A candidate with the figures that it is ranked by.
@@ -256,7 +245,7 @@ mod tests {
             ratio if ratio > 1.02 => Verdict::More,
             _ => Verdict::Same,
         };
-        Some(ComparedFigure { median, ratio, change })
+        Some(ComparedFigure { median, ratio: Some(ratio), change })
     }
 
     fn measured(settled: f64, peak: f64, wall: f64) -> CandidateFigures {
@@ -311,6 +300,8 @@ mod tests {
     fn nothing_measured_is_failed() {
         assert_eq!(CandidateFigures::default().status(Goal::Peak), Status::Failed);
         assert!(!CandidateFigures::default().is_within_time_bound());
+        let wall = Some(ComparedFigure { median: 1.0, ratio: None, change: Verdict::Unknown });
+        assert!(!CandidateFigures { wall, ..measured(1.0, 1.0, 1.0) }.is_within_time_bound());
     }
 
     #[test]

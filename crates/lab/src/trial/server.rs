@@ -9,13 +9,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
+use nix::unistd::{Pid, getsid};
 use serde::{Deserialize, Serialize};
 use strandline_inspect::explain::{Options, explain};
+use strandline_process::error::Error;
 use strandline_process::procfs::Process;
 
 use super::listening::is_open;
 use super::observation::{Observation, ServerLedger, Shares};
-use crate::cell::{End, Outcome, Subject};
+use crate::cell::{End, Outcome, Subject, stderr_tail};
 use crate::executor::{Executor, Job, StopReason};
 use crate::path_error::path_error;
 use crate::tail::last_lines;
@@ -177,10 +179,7 @@ impl ServerExecutor {
             }
         };
         let seconds = self.service.ready_timeout.as_secs_f64();
-        let output = self.inner.output(job);
-        let tail = output.map(|output| last_lines(&output.stderr, TAIL_LINES).join(" / "));
-        let tail = tail.filter(|tail| !tail.is_empty());
-        let tail = tail.map(|tail| format!("; its standard error ends with: {tail}"));
+        let tail = self.inner.output(job).map(|output| stderr_tail(&output.stderr, TAIL_LINES));
         format!("{problem} within {seconds} s{hint}{}", tail.unwrap_or_default())
     }
 }
@@ -276,7 +275,7 @@ fn ledgers_of(pid: i32) -> ServerRun {
     for process in tree {
         match explain(process, &Options { find_zero_pages: false, ..Options::default() }) {
             Ok(explain) => ledgers.push(ServerLedger { explain, shares: shares_of(process) }),
-            Err(error) if process == pid || is_alive(process) => {
+            Err(error) if process == pid || !has_ended(process, &error) => {
                 return ServerRun::failed(format!("the server cannot be measured: {error}"), None);
             }
             // It ended in the meantime and holds no memory.
@@ -294,24 +293,32 @@ fn shares_of(pid: i32) -> Option<Shares> {
     Shares::read(&text)
 }
 
-/// Whether a process exists and is not a zombie, so that it still has memory.
-fn is_alive(pid: i32) -> bool {
-    let stat = Process::open(pid).and_then(|process| process.stat());
-    stat.is_ok_and(|stat| !matches!(stat.state, Some('Z' | 'X')))
+/// Whether a process that could not be inspected for `why` has no memory. One that is hidden, or
+/// whose main thread alone has ended, still has.
+fn has_ended(pid: i32, why: &Error) -> bool {
+    match Process::open(pid).and_then(|process| process.stat()) {
+        Ok(stat) => matches!(stat.state, Some('Z' | 'X')) && !matches!(why, Error::LeaderEnded { .. }),
+        Err(error) => matches!(error, Error::NoSuchProcess { .. } | Error::Ended { .. }),
+    }
 }
 
-/// `root` and its current descendants, from /proc.
+/// `root` and its current descendants, from /proc, and the other processes of the session that
+/// `root` leads: the launcher adopts those whose parents have ended.
 ///
 /// # Errors
 /// One line, if /proc cannot be read.
 fn tree_of(root: i32) -> Result<Vec<i32>, String> {
     let proc = Path::new("/proc");
-    let entries = std::fs::read_dir(proc).map_err(|error| path_error(proc, &error))?;
-    // A process that has ended meanwhile has no parent.
-    let parents: Vec<(i32, i32)> = entries
-        .filter_map(|entry| {
-            let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
-            Some((pid, Process::open(pid).ok()?.stat().ok()?.parent?))
+    let entries: Result<Vec<_>, _> = std::fs::read_dir(proc).and_then(Iterator::collect);
+    let entries = entries.map_err(|error| path_error(proc, &error))?;
+    // A process that has ended meanwhile has neither parent nor session.
+    let parent_of = |pid: i32| Process::open(pid).ok()?.stat().ok()?.parent;
+    let leader_of = |pid: i32| getsid(Some(Pid::from_raw(pid))).ok();
+    let pids = entries.iter().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let parents: Vec<(i32, i32)> = pids
+        .filter_map(|pid: i32| {
+            let is_in_session = leader_of(pid) == Some(Pid::from_raw(root));
+            Some((pid, if is_in_session { root } else { parent_of(pid)? }))
         })
         .collect();
     let mut tree = vec![root];
@@ -402,5 +409,20 @@ mod tests {
         drop(child.wait());
         assert_eq!(tree.first(), Some(&std::process::id().cast_signed()));
         assert!(has_child);
+    }
+
+    #[test]
+    fn a_process_whose_parent_ended_stays_in_its_session() {
+        let mut leader = std::process::Command::new("setsid");
+        leader.args(["sh", "-c", "(sleep 30 & echo $!); exec sleep 30"]);
+        let mut leader = leader.stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let mut digits = [0u8; 16];
+        let length = leader.stdout.take().unwrap().read(&mut digits).unwrap();
+        let orphan: i32 = std::str::from_utf8(&digits[..length]).unwrap().trim().parse().unwrap();
+        let tree = tree_of(leader.id().cast_signed()).unwrap();
+        nix::sys::signal::kill(Pid::from_raw(orphan), Signal::SIGKILL).unwrap();
+        drop(leader.kill());
+        drop(leader.wait());
+        assert!(tree.contains(&orphan), "{orphan} is not in {tree:?}");
     }
 }

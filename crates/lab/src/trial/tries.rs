@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use strandline_inspect::environment::Environment;
 
-use super::applies::{AppliedSetting, Facts, apply, folders};
+use super::applies::{AppliedSetting, Facts, apply, system_library_folders};
 use super::catalogue::{Candidate, Catalogue, Kind, Thp};
 use super::observation::{Observation, SecondsRange, SettledSource};
 use super::program::Program;
@@ -127,7 +127,7 @@ pub fn program_path(command: &[String]) -> Option<PathBuf> {
 /// Folders searched for libraries: those of `LD_LIBRARY_PATH`, then those of the system.
 fn library_folders(library_path: Option<&str>) -> Vec<PathBuf> {
     let listed = library_path.unwrap_or_default().split(':').filter(|folder| !folder.is_empty());
-    listed.map(PathBuf::from).chain(folders()).collect()
+    listed.map(PathBuf::from).chain(system_library_folders()).collect()
 }
 
 /// A candidate that does not apply to the command.
@@ -182,9 +182,8 @@ impl Figure {
 
     fn comparison(&self) -> Option<ComparedFigure> {
         let median = self.estimate.as_ref()?.median;
-        let (ratio, change) =
-            self.ratio.map_or((1.0, Verdict::Same), |ratio| (ratio.median, ratio.verdict()));
-        Some(ComparedFigure { median, ratio, change })
+        let change = self.ratio.map_or(Verdict::Unknown, |ratio| ratio.verdict());
+        Some(ComparedFigure { median, ratio: self.ratio.map(|ratio| ratio.median), change })
     }
 }
 
@@ -225,12 +224,14 @@ impl TryResult {
     /// Settled memory and time, if both are known and it did not fail.
     fn memory_and_time(&self) -> Option<Point> {
         let median = |figure: &Figure| figure.estimate.as_ref().map(|estimate| estimate.median);
-        // A try that is better in neither figure could be on the front only by chance.
-        let is_less = |figure: &Figure| figure.ratio.is_none_or(|ratio| ratio.verdict() == Verdict::Less);
-        if self.failure.is_some() || !(is_less(&self.settled) || is_less(&self.wall)) {
-            return None;
-        }
-        Some(Point { bytes: median(&self.settled)?, seconds: median(&self.wall)? })
+        let point = Point { bytes: median(&self.settled)?, seconds: median(&self.wall)? };
+        self.failure.is_none().then_some(point)
+    }
+
+    /// Whether it is better in one of these: another try could be on the front only by chance.
+    fn is_improvement(&self) -> bool {
+        let is_less = |figure: &Figure| figure.ratio.is_some_and(|ratio| ratio.verdict() == Verdict::Less);
+        is_less(&self.settled) || is_less(&self.wall)
     }
 }
 
@@ -369,20 +370,12 @@ impl<'a> TrialJudge<'a> {
         }
         let expected = self.tries.get(subject.checked_sub(1)?)?.applied.allocator.as_ref()?;
         match observation.has_allocator(expected) {
-            Some(true) => {}
+            Some(true) => None,
             Some(false) => {
-                return Some(format!(
-                    "{expected} was not mapped in it; it had {}",
-                    observation.allocator_names()
-                ));
+                Some(format!("{expected} was not mapped in it; it had {}", observation.allocator_names()))
             }
-            None => {
-                return Some(format!(
-                    "it is not known whether {expected} was mapped in it: no ledger was taken"
-                ));
-            }
+            None => Some(format!("it is not known whether {expected} was mapped in it: no ledger was taken")),
         }
-        None
     }
 }
 
@@ -542,10 +535,10 @@ impl Trial {
 
     /// Ids on the Pareto front of settled memory and time, sorted by memory.
     pub fn front(&self) -> Vec<String> {
-        let points = [self.baseline.memory_and_time()]
-            .into_iter()
-            .chain(self.tried.iter().map(|tried| tried.result.memory_and_time()));
-        let points: Vec<Option<Point>> = points.collect();
+        let point_of =
+            |Tried { result, .. }: &Tried| result.memory_and_time().filter(|_| result.is_improvement());
+        let baseline = std::iter::once(self.baseline.memory_and_time());
+        let points: Vec<Option<Point>> = baseline.chain(self.tried.iter().map(point_of)).collect();
         let name = |index: usize| match index.checked_sub(1) {
             None => Some(BASELINE.to_owned()),
             Some(index) => self.tried.get(index).map(|tried| tried.setting.id.clone()),
