@@ -36,7 +36,7 @@ const TARGET_PART: f64 = 0.8;
 /// pay it back.
 const SECOND_LEDGER_TIME: Duration = Duration::from_millis(100);
 /// Number of intervals that a process waits if the budget is too small for its ledger.
-const SKIPPED_TURNS: u32 = 10;
+const SKIPPED_INTERVALS: u32 = 10;
 /// With less anonymous memory than this, making a snapshot stops a process for longer than reading
 /// it.
 const MIN_SNAPSHOT_BYTES: u64 = 8 << 20;
@@ -219,15 +219,16 @@ impl LedgerThread {
             return;
         }
         let max_stop = self.options.stop.stopped;
-        if requested.is_zero() || requested >= max_stop.mul_f64(FULL_BUDGET_PART) {
-            // No ledger of this process gets more time than this.
-            entry.problem = Some("stop_budget");
-            entry.not_before = now + self.options.interval * SKIPPED_TURNS;
-        } else {
-            entry.not_before = now;
-        }
+        // No ledger of this process gets more time than this.
+        let had_all_time = requested.is_zero() || requested >= max_stop.mul_f64(FULL_BUDGET_PART);
+        let has_whole_ledger = entry.ledger.as_ref().is_some_and(|ledger| !ledger.is_cut_short);
+        let pause = if had_all_time { self.options.interval * SKIPPED_INTERVALS } else { Duration::ZERO };
+        entry.not_before = now + pause;
         entry.expected_stop = Some(requested.mul_f64(CUT_SHORT_GROWTH).min(max_stop));
-        if entry.ledger.as_ref().is_none_or(|ledger| ledger.is_cut_short) {
+        if had_all_time || !has_whole_ledger {
+            entry.problem = Some("stop_budget");
+        }
+        if !has_whole_ledger {
             entry.ledger = Some(summary);
         }
     }

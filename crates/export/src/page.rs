@@ -118,6 +118,11 @@ impl Pages {
         );
         gauge("strandline_exporter_figures_age_seconds", "How old the kernel's figures here are.", age);
         gauge("strandline_exporter_figures_seconds", "How long it took to read them.", duration);
+        gauge(
+            "strandline_exporter_unread_processes",
+            "Processes whose files cannot be read: too many open files, or a /proc with hidepid.",
+            survey.unread_processes.into(),
+        );
         if let Some(resident) = own_rss_bytes() {
             gauge("strandline_exporter_resident_bytes", "RSS of the exporter.", resident.into());
         }

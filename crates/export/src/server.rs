@@ -1,9 +1,9 @@
 //! Answers clients: one thread waits for all of them at once and never blocks on one. A client that
-//! sends nothing, or does not read, is dropped after a time limit. HTTP libraries that were
+//! sends nothing, or does not read, is dropped after a time limit. The HTTP libraries that were
 //! considered use a thread per client and have no time limit.
 //!
 //! The server never reads a process: if the last survey is too old it requests another, and
-//! answers with the old one if that does not arrive.
+//! answers with the old one if the new one does not arrive.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -105,7 +105,7 @@ struct Server<'a> {
 /// Answers until a signal arrives.
 ///
 /// # Errors
-/// One line, if the kernel cannot wait for clients.
+/// One line, if the kernel cannot wait for clients, or no survey will be delivered any more.
 pub fn serve(
     listener: Option<TcpListener>,
     signals: &SignalFd,
@@ -129,7 +129,11 @@ pub fn serve(
             hold::while_nothing_is_held(strandline_sys::signal::stop_own_process);
         }
         if ready.has_survey {
+            // Without a value it was read already.
             let _ = exchange.delivered().read();
+            if exchange.has_failed() {
+                return Err("the thread that reads the kernel's figures has failed".to_owned());
+            }
         }
         for (client, _) in clients.iter_mut().zip(&ready.are_clients_ready).filter(|(_, is_ready)| **is_ready)
         {

@@ -8,18 +8,20 @@ use std::path::Path;
 
 use regex_lite::Regex;
 use strandline_process::control_groups::{memberships, mount_points};
+use strandline_process::error::Error;
 use strandline_process::group::find::{is_unit, pod_uid};
 use strandline_process::map::file_name;
 use strandline_process::procfs::{self, Process, Stat};
 use strandline_process::snapshot;
-use strandline_report::text::clean;
+use strandline_report::text::{clean, shorten};
 
-/// Maximum bytes read from /proc/PID/stat and /proc/PID/cgroup.
+/// Maximum bytes read from /proc/PID/stat.
 const MAX_STAT_BYTES: u64 = 4 << 10;
+/// Maximum bytes read from /proc/PID/cgroup.
 const MAX_GROUP_BYTES: u64 = 64 << 10;
-/// Maximum characters of a group's path that are shown: that of a pod's container, nested in
-/// another container, has some 320.
-const MAX_GROUP_CHARACTERS: usize = 512;
+/// Width of the longest path of a group that is not shortened: the path of a pod's container,
+/// nested in another container, takes about 320 columns.
+const MAX_GROUP_COLUMNS: usize = 512;
 
 /// Identity of a process: a later process with the same id is another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -80,6 +82,15 @@ pub struct FoundProcess {
     pub process: Process,
 }
 
+/// The chosen processes.
+#[derive(Debug)]
+pub struct FoundProcesses {
+    /// Those whose files can be read.
+    pub processes: Vec<FoundProcess>,
+    /// Number of processes whose files cannot be read, so that they may be chosen or not.
+    pub unread: u64,
+}
+
 impl FoundProcess {
     /// The control group that counts its memory.
     pub fn group(&self) -> Option<String> {
@@ -135,15 +146,19 @@ impl Selection {
         })
     }
 
-    /// The processes that are chosen now; none if /proc cannot be listed, without which strandline
-    /// does not start.
-    pub fn find(&self) -> Vec<FoundProcess> {
+    /// The processes that are chosen now. A /proc that cannot be listed counts as an unread process.
+    pub fn find(&self) -> FoundProcesses {
         let goes_by_id =
             !self.selects_all && !self.adds_descendants && self.names.is_empty() && !self.selects_groups();
+        let mut unread = 0;
+        let mut open = |pid| unless_unread(open_process(pid), &mut unread);
         let mut processes: Vec<FoundProcess> = if goes_by_id {
-            self.processes.iter().filter_map(|key| open_process(key.pid)).collect()
+            self.processes.iter().filter_map(|key| open(key.pid)).collect()
+        } else if let Ok(pids) = procfs::all_pids() {
+            pids.filter_map(open).collect()
         } else {
-            procfs::all_pids().into_iter().flatten().filter_map(open_process).collect()
+            unread = 1;
+            Vec::new()
         };
         let mut chosen: HashSet<i32> =
             processes.iter().filter(|process| self.chooses(process)).map(|process| process.key.pid).collect();
@@ -151,7 +166,7 @@ impl Selection {
             add_descendants(&mut chosen, processes.iter().map(|process| (process.key.pid, process.parent)));
         }
         processes.retain(|process| chosen.contains(&process.key.pid));
-        processes
+        FoundProcesses { processes, unread }
     }
 
     /// The requested groups: those given by path, and those of the chosen units and pods that are
@@ -230,24 +245,33 @@ fn read_mounts() -> Result<String, String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Basic facts about a process; `None` if it is gone, or has no separate memory.
-fn open_process(pid: i32) -> Option<FoundProcess> {
-    let process = Process::open(pid).ok()?;
-    let text = process.read_file("stat", MAX_STAT_BYTES).ok()?;
-    let stat = Stat::parse(&text)?;
+/// A fact about a process; without one, counts the process in `unread` unless it has ended.
+pub(crate) fn unless_unread<T>(fact: Result<Option<T>, Error>, unread: &mut u64) -> Option<T> {
+    fact.unwrap_or_else(|error| {
+        *unread += u64::from(!matches!(error, Error::NoSuchProcess { .. } | Error::Ended { .. }));
+        None
+    })
+}
+
+/// Basic facts about a process; `None` if it has no memory of its own.
+fn open_process(pid: i32) -> Result<Option<FoundProcess>, Error> {
+    let process = Process::open(pid)?;
+    let text = process.read_file("stat", MAX_STAT_BYTES)?;
+    let malformed = || process.error("stat", std::io::ErrorKind::InvalidData.into());
+    let stat = Stat::parse(&text).ok_or_else(malformed)?;
     let has_no_memory = stat.is_kernel_thread() || matches!(stat.state, Some('Z' | 'X'));
     // A snapshot: a copy of a process, made to be read and never run.
     if has_no_memory || (stat.exit_signal == Some(0) && snapshot::is_snapshot(&process)) {
-        return None;
+        return Ok(None);
     }
-    Some(FoundProcess {
+    Ok(Some(FoundProcess {
         key: Key { pid, start_ticks: stat.start_ticks },
         parent: stat.parent.unwrap_or(0),
         name: displayable(name_in(&text)),
         minor_faults: stat.minor_faults,
         major_faults: stat.major_faults,
         process,
-    })
+    }))
 }
 
 /// The name in the text of /proc/PID/stat, any bytes: from the first `(` to the last `)`.
@@ -269,12 +293,12 @@ fn groups_of(process: &Process) -> String {
     process.read_text("cgroup", MAX_GROUP_BYTES).unwrap_or_default()
 }
 
-/// The group that counts its memory: that of version 1's memory controller if it is in use,
-/// otherwise that of version 2.
+/// The group that counts the memory of a process: that of version 1's memory controller if it is in
+/// use, otherwise that of version 2. `…` in a shortened path keeps it from naming another group.
 fn own_group(text: &str) -> Option<String> {
     let version_1 = memberships(text).find(|membership| membership.has_controller("memory"));
     let own = version_1.or_else(|| memberships(text).find(|membership| membership.is_version_2()))?;
-    Some(clean(own.path).chars().take(MAX_GROUP_CHARACTERS).collect())
+    Some(shorten(&clean(own.path), MAX_GROUP_COLUMNS))
 }
 
 /// Whether the group at `path` is `group` or below it.
@@ -394,7 +418,8 @@ mod tests {
         let processes =
             Selection::new(SelectionRequest { pids: vec![own_pid], ..SelectionRequest::default() })
                 .unwrap()
-                .find();
+                .find()
+                .processes;
         assert_eq!(processes.iter().map(|process| process.key.pid).collect::<Vec<_>>(), [own_pid]);
         assert!(processes[0].group().is_some());
     }

@@ -299,7 +299,15 @@ mod tests {
     }
 
     fn survey(at: Instant, processes: Vec<ProcessFigures>) -> Survey {
-        Survey { at, duration: Duration::ZERO, processes, others: None, groups: Vec::new(), summed_groups: 0 }
+        Survey {
+            at,
+            duration: Duration::ZERO,
+            processes,
+            others: None,
+            groups: Vec::new(),
+            summed_groups: 0,
+            unread_processes: 0,
+        }
     }
 
     const BY_RSS: Order<'_> = Order { kind: Kind::List, sort: Column::Rss, is_reversed: false, filter: "" };

@@ -155,7 +155,7 @@ impl State {
             Some(pid) => format!("process {pid} is still being read: one at a time"),
             None if send() => {
                 self.pending_pid = Some(pid);
-                format!("{} of process {pid} …", name(request))
+                format!("{} of process {pid} …", request_name(request))
             }
             None => "no process can be read any more: the thread that reads them has ended".to_owned(),
         });
@@ -177,13 +177,13 @@ impl State {
         }
         self.message = None;
         let lines = reading.text.lines().map(str::to_owned).collect();
-        self.pane = Pane::Text { title: format!("{} of process {pid}", name(request)), lines };
+        self.pane = Pane::Text { title: format!("{} of process {pid}", request_name(request)), lines };
         (self.scroll, self.is_typing) = (0, false);
     }
 }
 
 /// A request in words.
-fn name(request: Request) -> &'static str {
+fn request_name(request: Request) -> &'static str {
     match request {
         Request::Ledger => "ledger",
         Request::DryRun => "dry run",
