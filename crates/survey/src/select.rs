@@ -405,6 +405,17 @@ mod tests {
     }
 
     #[test]
+    fn only_processes_that_have_not_ended_count_as_unread() {
+        let mut unread = 0;
+        assert!(unless_unread(open_process(i32::MAX), &mut unread).is_none());
+        assert_eq!(unread, 0);
+        let source = std::io::Error::from_raw_os_error(24);
+        let too_many_files = Err(Error::Io { pid: 1, what: String::new(), source });
+        assert_eq!(unless_unread::<()>(too_many_files, &mut unread), None);
+        assert_eq!(unread, 1);
+    }
+
+    #[test]
     fn selections_are_checked() {
         let error = |request| Selection::new(request).unwrap_err();
         assert!(error(SelectionRequest::default()).contains("--pid"));

@@ -209,7 +209,8 @@ fn read_pss(processes: &mut [KnownProcess], time_limit: Duration) {
 /// Forgets the proportional set sizes that may have changed since they were read: those of processes
 /// that are no longer listed are not read again.
 fn forget_old_pss(unlisted: &mut [KnownProcess]) {
-    for KnownProcess { facts, .. } in unlisted.iter_mut().filter(|process| process.facts.pss_turn().is_some()) {
+    for KnownProcess { facts, .. } in unlisted.iter_mut().filter(|process| process.facts.pss_turn().is_some())
+    {
         facts.pss = Pss::Unknown;
     }
 }
@@ -277,6 +278,18 @@ mod tests {
             process(2, "/", 6, Pss::NotAllowed),
         ]);
         assert_eq!((sum.rss_bytes, sum.pss_bytes, sum.anonymous_bytes), (11, None, Some(2)));
+    }
+
+    #[test]
+    fn the_old_pss_of_an_unlisted_process_is_forgotten() {
+        let own_pid = std::process::id().cast_signed();
+        let request = crate::select::SelectionRequest { pids: vec![own_pid], ..Default::default() };
+        let (own, mut surveyor) = (Selection::new(request).unwrap(), Surveyor::default());
+        assert_eq!(surveyor.take(&own, 1).processes.len(), 1);
+        // Changes statm.
+        let touched = vec![1_u8; 8 << 20];
+        assert_eq!(surveyor.take(&own, 0).others.unwrap().pss_bytes, None);
+        drop(std::hint::black_box(touched));
     }
 
     #[test]

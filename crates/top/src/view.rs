@@ -91,7 +91,8 @@ fn draw_text(frame: &mut Frame<'_>, title: &str, lines: Vec<String>, scroll: &mu
 pub fn table_text(state: &State, columns: u16) -> String {
     let columns = usize::from(columns).clamp(MIN_COLUMNS, MAX_COLUMNS);
     let mut text = headline(state).trim().to_owned() + "\n";
-    for line in std::iter::once(heading_line(state)).chain(state.rows.iter().map(|row| row_line(state, row))) {
+    for line in std::iter::once(heading_line(state)).chain(state.rows.iter().map(|row| row_line(state, row)))
+    {
         let mut ends = (0..=line.len()).rev().filter(|&end| line.is_char_boundary(end));
         let fitting_end = ends.find(|&end| width(&line[..end]) <= columns).unwrap_or(0);
         text.push_str(line[..fitting_end].trim_end());

@@ -1,6 +1,7 @@
 //! Page of `squeeze`: the smallest limit, how the command fails below it, its slowdown above it,
 //! and snippets to paste.
 
+use super::median_text;
 use crate::squeeze::LimitKind;
 use crate::squeeze::findings::{Band, Findings, LimitResult};
 use crate::squeeze::slowdown::{Level, LimitedFigure};
@@ -225,24 +226,22 @@ fn slowdown_section(findings: &Findings) -> Option<Section> {
         vec![
             Cell::plain(format!("{:.1} ×", level.factor)),
             Cell::plain(bytes(level.limit_bytes)),
-            Cell::plain(median_time(&level.wall_seconds)),
+            time_cell(level.wall_seconds.estimate.as_ref()),
             ratio_cell(&level.wall_seconds),
-            Cell::plain(median_count(&level.minor_faults)),
+            count_cell(level.minor_faults.estimate.as_ref()),
             ratio_cell(&level.minor_faults),
-            Cell::plain(median_count(&level.major_faults)),
+            count_cell(level.major_faults.estimate.as_ref()),
         ]
     });
     let unlimited = &findings.unlimited;
-    let without_ratio =
-        |estimate: &Option<Estimate>| LimitedFigure { estimate: estimate.clone(), ratio: None };
     let unlimited_row = vec![
         Cell::plain("none"),
-        Cell::plain(String::new()),
-        Cell::plain(median_time(&without_ratio(&unlimited.wall_seconds))),
-        Cell::plain(String::new()),
-        Cell::plain(median_count(&without_ratio(&unlimited.minor_faults))),
-        Cell::plain(String::new()),
-        Cell::plain(median_count(&without_ratio(&unlimited.major_faults))),
+        Cell::plain(""),
+        time_cell(unlimited.wall_seconds.as_ref()),
+        Cell::plain(""),
+        count_cell(unlimited.minor_faults.as_ref()),
+        Cell::plain(""),
+        count_cell(unlimited.major_faults.as_ref()),
     ];
     let titles = ["smallest", "limit", "wall time", "ratio", "minor faults", "ratio", "major faults"];
     let table = Table {
@@ -275,10 +274,11 @@ fn slowdown_plot(levels: &[Level]) -> Plot {
             points: measured_ratios()
                 .map(|(level, ratio)| Point { x: level.limit_bytes as f64, y: ratio.median })
                 .collect(),
+            // An interval that is not finite is not drawn.
             intervals: measured_ratios()
                 .map(|(_, ratio)| Interval {
-                    low: ratio.low.unwrap_or(ratio.median),
-                    high: ratio.high.unwrap_or(ratio.median),
+                    low: ratio.low.unwrap_or(f64::NAN),
+                    high: ratio.high.unwrap_or(f64::NAN),
                 })
                 .collect(),
             labels: Vec::new(),
@@ -287,15 +287,12 @@ fn slowdown_plot(levels: &[Level]) -> Plot {
     }
 }
 
-fn median_time(figure: &LimitedFigure) -> String {
-    figure.estimate.as_ref().map_or_else(|| UNKNOWN.to_owned(), |estimate| seconds(estimate.median))
+fn time_cell(estimate: Option<&Estimate>) -> Cell {
+    Cell::plain(median_text(estimate, seconds))
 }
 
-fn median_count(figure: &LimitedFigure) -> String {
-    figure
-        .estimate
-        .as_ref()
-        .map_or_else(|| UNKNOWN.to_owned(), |estimate| thousands(estimate.median.round() as u64))
+fn count_cell(estimate: Option<&Estimate>) -> Cell {
+    Cell::plain(median_text(estimate, |median| thousands(median.round() as u64)))
 }
 
 fn ratio_cell(figure: &LimitedFigure) -> Cell {

@@ -5,12 +5,12 @@ use serde_json::{Value, json};
 use strandline_inspect::Caveat;
 use strandline_inspect::environment::Environment;
 
+use super::median_text;
 use super::trial_caveats::{all_results, caveats};
 use crate::nodes::NodeKind;
 use crate::statistics::Ratio;
 use crate::trial::catalogue::Candidate;
-use crate::trial::observation::SecondsRange;
-use crate::trial::observation::SettledSource;
+use crate::trial::observation::{SecondsRange, SettledSource};
 use crate::trial::paste::{Paste, paste};
 use crate::trial::rank::{self, Goal, Status};
 use crate::trial::tries::{self, BASELINE, Figure, NotApplicable, Trial, Tried, TriedSetting, TryResult};
@@ -365,7 +365,7 @@ fn row(id: &str, result: &TryResult, status: Option<Status>, suffix: &str) -> Ve
         Cell::plain(clean(id)),
         Cell::plain(size(&result.settled)),
         Cell { text: format_ratio(&result.settled), tone },
-        Cell::plain(format_median(&result.wall, seconds)),
+        Cell::plain(median_text(result.wall.estimate.as_ref(), seconds)),
         Cell::plain(format_ratio(&result.wall)),
         Cell { text: format!("{text}{suffix}").trim().to_owned(), tone },
     ]
@@ -377,7 +377,7 @@ fn other_row(id: &str, result: &TryResult) -> Vec<Cell> {
         Cell::plain(clean(id)),
         Cell::plain(size(&result.peak)),
         Cell::plain(format_ratio(&result.peak)),
-        Cell::plain(format_median(&result.faults, |faults| thousands(faults.round() as u64))),
+        Cell::plain(median_text(result.faults.estimate.as_ref(), |faults| thousands(faults.round() as u64))),
         Cell::plain(format_ratio(&result.faults)),
         Cell::plain(settled_time(result)),
     ]
@@ -393,11 +393,7 @@ fn settled_time(result: &TryResult) -> String {
 }
 
 fn size(figure: &Figure) -> String {
-    format_median(figure, |median| bytes(median.round() as u64))
-}
-
-fn format_median(figure: &Figure, format: impl Fn(f64) -> String) -> String {
-    median(figure).map_or(UNKNOWN.to_owned(), format)
+    median_text(figure.estimate.as_ref(), |median| bytes(median.round() as u64))
 }
 
 /// A ratio and its interval, such as "0.15 (.14–.16)".

@@ -103,7 +103,7 @@ pub fn why_rejected(option: &str) -> Option<String> {
         || short.is_some_and(|short| RESERVED_OPTIONS.contains(&format!("-{short}").as_str()));
     if !option.starts_with('-') {
         return Some(format!(
-            "{option}: an option of sbatch begins with -, and has its value behind =: --qos=low"
+            "{option}: an option of sbatch begins with -, and its value follows =: --qos=low"
         ));
     }
     is_reserved
@@ -178,7 +178,7 @@ impl Slurm {
         interrupt: Arc<Interrupt>,
     ) -> Result<Self, String> {
         if root.to_str().is_none_or(|root| root.contains(['\n', '\\'])) {
-            return Err(format!("{}: a name that sbatch takes has neither \\ nor line ends", root.display()));
+            return Err(format!("{}: sbatch accepts no path with \\ or a line end", root.display()));
         }
         let shared = open_shared_folder(root, key, is_fresh)?;
         atomic_file::write(&shared.below("round.sh"), SCRIPT.as_bytes())?;
