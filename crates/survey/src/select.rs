@@ -32,18 +32,15 @@ pub struct Key {
     pub start_ticks: u64,
 }
 
-/// Chosen processes: those that match one of these. See [`SelectionRequest`].
-#[derive(Debug, Default)]
+/// Chosen processes: those that match a part of the request.
+#[derive(Debug)]
 pub struct Selection {
+    /// The request, with paths of groups as in /proc/PID/cgroup.
+    request: SelectionRequest,
+    /// The requested process ids, as the processes that had them at the start.
     processes: Vec<Key>,
+    /// The requested names.
     names: Vec<Regex>,
-    /// Paths as in /proc/PID/cgroup.
-    groups: Vec<String>,
-    /// See [`is_unit`].
-    units: Vec<String>,
-    selects_pods: bool,
-    selects_all: bool,
-    adds_descendants: bool,
 }
 
 /// A selection as the user gave it.
@@ -55,7 +52,7 @@ pub struct SelectionRequest {
     pub names: Vec<String>,
     /// Paths of control groups, as in /proc/PID/cgroup or below /sys/fs/cgroup.
     pub groups: Vec<String>,
-    /// Names of systemd units.
+    /// Names of systemd units: see [`is_unit`].
     pub units: Vec<String>,
     /// Whether to choose the processes of Kubernetes pods.
     pub selects_pods: bool,
@@ -63,6 +60,13 @@ pub struct SelectionRequest {
     pub selects_all: bool,
     /// Whether to include all descendants.
     pub adds_descendants: bool,
+}
+
+impl SelectionRequest {
+    /// Whether processes are chosen by their control groups.
+    fn selects_groups(&self) -> bool {
+        self.selects_pods || !self.groups.is_empty() || !self.units.is_empty()
+    }
 }
 
 /// A process that was found.
@@ -101,13 +105,13 @@ impl FoundProcess {
 /// Writes it as options of the command line, without the one that leaves out descendants.
 impl fmt::Display for Selection {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut options: Vec<String> =
-            self.processes.iter().map(|key| format!("--pid {}", key.pid)).collect();
-        options.extend(self.names.iter().map(|name| format!("--name {}", clean(name.as_str()))));
-        options.extend(self.groups.iter().map(|group| format!("--cgroup {}", clean(group))));
-        options.extend(self.units.iter().map(|unit| format!("--unit {}", clean(unit))));
-        options.extend(self.selects_pods.then(|| "--pods".to_owned()));
-        options.extend(self.selects_all.then(|| "--all".to_owned()));
+        let SelectionRequest { pids, names, groups, units, selects_pods, selects_all, .. } = &self.request;
+        let mut options: Vec<String> = pids.iter().map(|pid| format!("--pid {pid}")).collect();
+        options.extend(names.iter().map(|name| format!("--name {}", clean(name))));
+        options.extend(groups.iter().map(|group| format!("--cgroup {}", clean(group))));
+        options.extend(units.iter().map(|unit| format!("--unit {}", clean(unit))));
+        options.extend(selects_pods.then(|| "--pods".to_owned()));
+        options.extend(selects_all.then(|| "--all".to_owned()));
         to.write_str(&options.join(" "))
     }
 }
@@ -117,11 +121,9 @@ impl Selection {
     ///
     /// # Errors
     /// One line: no such process, an invalid expression, nothing chosen, or no mountinfo.
-    pub fn new(request: SelectionRequest) -> Result<Self, String> {
-        let SelectionRequest { pids, names, groups, units, selects_pods, selects_all, adds_descendants } =
-            request;
-        let selects_groups = selects_pods || !groups.is_empty() || !units.is_empty();
-        if !selects_all && pids.is_empty() && names.is_empty() && !selects_groups {
+    pub fn new(mut request: SelectionRequest) -> Result<Self, String> {
+        let SelectionRequest { pids, names, .. } = &request;
+        if !request.selects_all && pids.is_empty() && names.is_empty() && !request.selects_groups() {
             return Err(
                 "no process is chosen: give --pid, --name, --cgroup, --unit, --pods or --all".to_owned()
             );
@@ -134,22 +136,20 @@ impl Selection {
         let expression = |name: &String| {
             Regex::new(name).map_err(|error| format!("--name {}: {error}", clean(name)).replace('\n', " "))
         };
-        let mounts = if groups.is_empty() { String::new() } else { read_mounts()? };
-        Ok(Self {
-            processes: pids.iter().map(key).collect::<Result<_, _>>()?,
-            names: names.iter().map(expression).collect::<Result<_, _>>()?,
-            groups: groups.iter().map(|path| group_path(path, &mounts)).collect(),
-            units,
-            selects_pods,
-            selects_all,
-            adds_descendants,
-        })
+        let processes = pids.iter().map(key).collect::<Result<_, _>>()?;
+        let names = names.iter().map(expression).collect::<Result<_, _>>()?;
+        if !request.groups.is_empty() {
+            let mounts = read_mounts()?;
+            request.groups.iter_mut().for_each(|path| *path = group_path(path, &mounts));
+        }
+        Ok(Self { request, processes, names })
     }
 
     /// The processes that are chosen now. A /proc that cannot be listed counts as an unread process.
     pub fn find(&self) -> FoundProcesses {
+        let SelectionRequest { selects_all, adds_descendants, .. } = self.request;
         let goes_by_id =
-            !self.selects_all && !self.adds_descendants && self.names.is_empty() && !self.selects_groups();
+            !selects_all && !adds_descendants && self.names.is_empty() && !self.request.selects_groups();
         let mut unread = 0;
         let mut open = |pid| unless_unread(open_process(pid), &mut unread);
         let mut processes: Vec<FoundProcess> = if goes_by_id {
@@ -162,7 +162,7 @@ impl Selection {
         };
         let mut chosen: HashSet<i32> =
             processes.iter().filter(|process| self.chooses(process)).map(|process| process.key.pid).collect();
-        if self.adds_descendants {
+        if adds_descendants {
             add_descendants(&mut chosen, processes.iter().map(|process| (process.key.pid, process.parent)));
         }
         processes.retain(|process| chosen.contains(&process.key.pid));
@@ -172,7 +172,7 @@ impl Selection {
     /// The requested groups: those given by path, and those of the chosen units and pods that are
     /// among `process_groups` or above one of them.
     pub fn requested_groups<'a>(&self, process_groups: impl Iterator<Item = &'a str>) -> Vec<String> {
-        let mut requested: Vec<String> = self.groups.clone();
+        let mut requested: Vec<String> = self.request.groups.clone();
         for path in process_groups {
             let mut end = 0;
             for component in path.split('/') {
@@ -190,17 +190,13 @@ impl Selection {
 
     /// Whether a component of a group's path is a chosen unit or pod.
     fn selects_component(&self, component: &str) -> bool {
-        (self.selects_pods && pod_uid(component).is_some())
-            || self.units.iter().any(|unit| is_unit(component, unit))
-    }
-
-    fn selects_groups(&self) -> bool {
-        self.selects_pods || !self.groups.is_empty() || !self.units.is_empty()
+        (self.request.selects_pods && pod_uid(component).is_some())
+            || self.request.units.iter().any(|unit| is_unit(component, unit))
     }
 
     /// Whether the process itself is chosen, not counting descendants.
     fn chooses(&self, found: &FoundProcess) -> bool {
-        if self.selects_all || self.processes.contains(&found.key) {
+        if self.request.selects_all || self.processes.contains(&found.key) {
             return true;
         }
         if !self.names.is_empty() {
@@ -211,10 +207,10 @@ impl Selection {
                 return true;
             }
         }
-        self.selects_groups() && {
+        self.request.selects_groups() && {
             let text = groups_of(&found.process);
             memberships(&text).any(|membership| {
-                self.groups.iter().any(|group| is_within(membership.path, group))
+                self.request.groups.iter().any(|group| is_within(membership.path, group))
                     || membership.path.split('/').any(|component| self.selects_component(component))
             })
         }

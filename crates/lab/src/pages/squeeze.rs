@@ -159,7 +159,7 @@ fn limits_table(findings: &Findings) -> Table {
         format!("the {MAX_LIMITS} limits nearest to the edge; others are left out: {unlisted}")
     };
     let mut columns = ["limit", "bytes", "runs", "failed"].map(figure_column).to_vec();
-    columns.push(text_column(""));
+    columns.push(Column::new("", false));
     Table { caption, columns, rows: rows.collect() }
 }
 
@@ -203,7 +203,7 @@ fn failures_section(findings: &Findings) -> Option<Section> {
     });
     let table = Table {
         caption: String::new(),
-        columns: vec![figure_column("under"), figure_column("runs"), text_column("how")],
+        columns: vec![figure_column("under"), figure_column("runs"), Column::new("how", false)],
         rows: rows.collect(),
     };
     let stderr_tail =
@@ -360,9 +360,4 @@ fn snippets_section(findings: &Findings) -> Option<Section> {
 /// A column of figures.
 fn figure_column(title: &str) -> Column {
     Column::new(title, true)
-}
-
-/// A column of text.
-fn text_column(title: &str) -> Column {
-    Column::new(title, false)
 }

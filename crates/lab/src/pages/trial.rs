@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use strandline_inspect::Caveat;
 use strandline_inspect::environment::Environment;
 
-use super::median_text;
+use super::{ids_by_text, median_text};
 use super::trial_caveats::{all_results, caveats};
 use crate::nodes::NodeKind;
 use crate::statistics::Ratio;
@@ -348,18 +348,12 @@ fn settled_in_words(trial: &Trial) -> String {
 
 /// Row of a setting in the first table: settled memory and time. `suffix` follows the status.
 fn row(id: &str, result: &TryResult, status: Option<Status>, suffix: &str) -> Vec<Cell> {
-    let tone = match status {
-        Some(Status::Better) => Tone::Good,
-        Some(Status::Worse | Status::Failed) => Tone::Bad,
-        Some(Status::Same) => Tone::Faint,
-        None => Tone::Plain,
-    };
-    let text = match status {
-        Some(Status::Better) => "better",
-        Some(Status::Worse) => "worse",
-        Some(Status::Same) => "same",
-        Some(Status::Failed) => "failed",
-        None => "",
+    let (text, tone) = match status {
+        Some(Status::Better) => ("better", Tone::Good),
+        Some(Status::Worse) => ("worse", Tone::Bad),
+        Some(Status::Same) => ("same", Tone::Faint),
+        Some(Status::Failed) => ("failed", Tone::Bad),
+        None => ("", Tone::Plain),
     };
     vec![
         Cell::plain(clean(id)),
@@ -453,30 +447,23 @@ fn paste_section(trial: &Trial, setting: &TriedSetting) -> Section {
 
 fn failed_section(trial: &Trial) -> Option<Section> {
     let failed = trial.tried.iter();
-    let failed = failed.filter_map(|tried| Some((&tried.setting.id, tried.result.failure.as_ref()?)));
+    let failed = failed.filter_map(|tried| Some((&*tried.setting.id, tried.result.failure.as_deref()?)));
     reasons_section("Failed", failed)
 }
 
 fn not_tried_section(trial: &Trial) -> Option<Section> {
-    let reasons = trial.not_applicable.iter().map(|candidate| (&candidate.id, &candidate.reason));
+    let reasons = trial.not_applicable.iter().map(|candidate| (&*candidate.id, &*candidate.reason));
     reasons_section("Not tried", reasons)
 }
 
 /// A section of ids, grouped by their reason; `None` if there are none.
 fn reasons_section<'a>(
     heading: &str,
-    reasons: impl Iterator<Item = (&'a String, &'a String)>,
+    reasons: impl Iterator<Item = (&'a str, &'a str)>,
 ) -> Option<Section> {
-    let mut grouped: Vec<(&String, Vec<String>)> = Vec::new();
-    for (id, reason) in reasons {
-        match grouped.iter_mut().find(|(grouped_reason, _)| *grouped_reason == reason) {
-            Some((_, ids)) => ids.push(clean(id)),
-            None => grouped.push((reason, vec![clean(id)])),
-        }
-    }
-    let paragraphs: Vec<String> = grouped
+    let paragraphs: Vec<String> = ids_by_text(reasons)
         .iter()
-        .map(|(reason, ids)| format!("{}: {}.", ids.join(", "), clean_sentence(reason)))
+        .map(|(reason, ids)| format!("{}: {}.", clean(&ids.join(", ")), clean_sentence(reason)))
         .collect();
     (!paragraphs.is_empty()).then(|| Section {
         heading: heading.to_owned(),

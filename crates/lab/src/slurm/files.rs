@@ -161,6 +161,16 @@ pub enum ReadResult<T> {
     Content(T),
 }
 
+impl<T> ReadResult<T> {
+    /// The content; `None` if the file is missing or invalid.
+    pub fn content(self) -> Option<T> {
+        match self {
+            Self::Content(content) => Some(content),
+            Self::Missing | Self::Invalid(_) => None,
+        }
+    }
+}
+
 impl SharedFolder {
     /// The folder of all these files.
     pub fn folder(&self) -> PathBuf {

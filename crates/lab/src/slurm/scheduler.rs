@@ -55,9 +55,10 @@ impl SchedulerError {
 }
 
 /// State of a task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TaskState {
     /// Waits for a node.
+    #[default]
     Waiting,
     /// Has a node.
     Running,

@@ -319,8 +319,8 @@ impl Slurm {
     /// Fails if another process has taken over this lab: its lock is not effective on every shared
     /// file system.
     fn check_owner(&mut self) -> Result<(), StopReason> {
-        match read::<Owner>(&self.shared.below("owner.json")) {
-            ReadResult::Content(owner) if owner.token != self.token => {
+        match read::<Owner>(&self.shared.below("owner.json")).content() {
+            Some(owner) if owner.token != self.token => {
                 // The tasks now belong to that process.
                 self.pending.clear();
                 Err(StopReason::Failed(format!(
@@ -435,10 +435,8 @@ impl Slurm {
         let Some(pending) = self.pending.get(&round) else { return not_submitted };
         let Some(task) = pending.task else { return not_submitted };
         let node = pending.node.as_ref().map(|node| format!(" on {node}")).unwrap_or_default();
-        if let ReadResult::Content(failed) =
-            read::<TaskFailure>(&self.shared.failure_file(&self.plan, round, task))
-            && failed.lab == self.shared.lab
-        {
+        let failure = read::<TaskFailure>(&self.shared.failure_file(&self.plan, round, task)).content();
+        if let Some(failed) = failure.filter(|failed| failed.lab == self.shared.lab) {
             return format!("task {task} on {}: {}", clean(&failed.node), clean(&failed.why));
         }
         let ending = match (pending.state, pending.state_text.as_deref()) {
