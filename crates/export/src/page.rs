@@ -187,17 +187,23 @@ fn kernel_figures(text: &mut Exposition, processes: &[ShownProcess<'_>], others:
         }
     };
     let (name, help) = ("strandline_rss_bytes", "Resident memory as the kernel counts it (VmRSS).");
-    let rss = Family::gauge(name, help, |process| Some(process.figures.rss_bytes));
-    write(rss, others.map(|sum| sum.rss_bytes));
+    write(
+        Family::gauge(name, help, |process| Some(process.figures.rss_bytes)),
+        others.map(|sum| sum.rss_bytes),
+    );
     let name = "strandline_pss_bytes";
     let help = "Proportional set size: shared pages are divided by the number of processes that map them.";
     write(Family::gauge(name, help, |process| process.pss.bytes()), others.and_then(|sum| sum.pss_bytes));
     let (name, help) = ("strandline_anonymous_bytes", "Resident anonymous memory (RssAnon).");
-    let anonymous = Family::gauge(name, help, |process| process.figures.anonymous_bytes);
-    write(anonymous, others.and_then(|sum| sum.anonymous_bytes));
+    write(
+        Family::gauge(name, help, |process| process.figures.anonymous_bytes),
+        others.and_then(|sum| sum.anonymous_bytes),
+    );
     let (name, help) = ("strandline_swap_bytes", "Anonymous memory swapped out (VmSwap).");
-    let swap = Family::gauge(name, help, |process| process.figures.swap_bytes);
-    write(swap, others.and_then(|sum| sum.swap_bytes));
+    write(
+        Family::gauge(name, help, |process| process.figures.swap_bytes),
+        others.and_then(|sum| sum.swap_bytes),
+    );
     let (name, help) = ("strandline_high_water_bytes", "Peak RSS of the process (VmHWM).");
     write(Family::gauge(name, help, |process| process.figures.high_water_bytes), None);
     let (name, help) = ("strandline_minor_faults_total", "Page faults without reading from a disk.");

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use strandline_inspect::Caveat;
 use strandline_inspect::environment::Environment;
 
-use super::{ids_by_text, median_text};
 use super::trial_caveats::{all_results, caveats};
+use super::{ids_by_text, median_text};
 use crate::nodes::NodeKind;
 use crate::statistics::Ratio;
 use crate::trial::catalogue::Candidate;
@@ -457,10 +457,7 @@ fn not_tried_section(trial: &Trial) -> Option<Section> {
 }
 
 /// A section of ids, grouped by their reason; `None` if there are none.
-fn reasons_section<'a>(
-    heading: &str,
-    reasons: impl Iterator<Item = (&'a str, &'a str)>,
-) -> Option<Section> {
+fn reasons_section<'a>(heading: &str, reasons: impl Iterator<Item = (&'a str, &'a str)>) -> Option<Section> {
     let paragraphs: Vec<String> = ids_by_text(reasons)
         .iter()
         .map(|(reason, ids)| format!("{}: {}.", clean(&ids.join(", ")), clean_sentence(reason)))
