@@ -24,9 +24,9 @@ pub struct Pages {
     charges: Mutex<Arc<Charges>>,
     /// When the exporter started.
     exporter_started_at: Instant,
-    /// Pages that were requested.
+    /// Number of scrapes that were answered.
     pub scrapes: AtomicU64,
-    /// Clients that were dropped before they were answered.
+    /// Number of clients that were dropped before they were answered.
     pub dropped: AtomicU64,
 }
 
@@ -46,7 +46,7 @@ impl ShownProcess<'_> {
         [("pid", &self.pid), ("process", &self.figures.name)]
     }
 
-    /// These labels, and another one.
+    /// The labels of all metrics of a process, and another one.
     fn labels_with<'b>(&'b self, label: &'static str, value: &'b str) -> [(&'static str, &'b str); 3] {
         [("pid", &self.pid), ("process", &self.figures.name), (label, value)]
     }
@@ -172,7 +172,7 @@ impl<F> Family<F> {
 /// Reads a figure of a process.
 type ProcessFigure = fn(&ProcessFigures) -> Option<u64>;
 
-/// The kernel's figures of single processes. The first four metrics also have the sum over the others.
+/// The kernel's figures of single processes; the first four with their sum over the others.
 fn kernel_figures(text: &mut Exposition, processes: &[ShownProcess<'_>], others: Option<&Sum>) {
     let mut write = |family: Family<ProcessFigure>, sum: Option<u64>| {
         let Family { name, kind, help, figure } = family;
@@ -258,7 +258,7 @@ fn ledgers(text: &mut Exposition, processes: &[ShownProcess<'_>], now: Instant) 
     }
 }
 
-/// Why a process has no ledger.
+/// Why a process has no ledger, or no complete or current one.
 fn process_errors(text: &mut Exposition, processes: &[ShownProcess<'_>]) {
     let name = "strandline_process_error";
     text.family(name, Kind::Gauge, "Why a process has no ledger, or no whole or new one; always 1.");

@@ -237,7 +237,7 @@ impl Client {
         !matches!(self.step, Step::Closing) && Instant::now() >= self.deadline()
     }
 
-    /// Whether it was answered, and has left or had the time to leave.
+    /// Whether it was answered and its time to hang up is over, or [`Client::set_done`] was called.
     fn is_done(&self) -> bool {
         matches!(self.step, Step::Closing) && Instant::now() >= self.deadline()
     }
@@ -247,7 +247,7 @@ impl Client {
         (self.step, self.step_started_at) = (step, Instant::now());
     }
 
-    /// Has a client that is gone or must be dropped be removed at once: see [`Client::is_done`].
+    /// Lets a client that is gone be removed at once: see [`Client::is_done`].
     fn set_done(&mut self) {
         self.step = Step::Closing;
         self.step_started_at = Instant::now().checked_sub(CLOSE_TIMEOUT).unwrap_or(self.step_started_at);
@@ -365,7 +365,6 @@ impl Server<'_> {
                 client.answer(200, PLAIN_TEXT, body, request.is_head);
             }
             Resource::Metrics(format) => {
-                self.pages.scrapes.fetch_add(1, Ordering::Relaxed);
                 self.exchange.note_reader();
                 client.set_step(Step::Waiting { format, is_head: request.is_head });
                 if self.exchange.survey().is_some_and(|survey| survey.is_valid(Instant::now())) {
@@ -381,6 +380,7 @@ impl Server<'_> {
     /// Answers a waiting client with the last survey, whatever its age: the page contains the age.
     fn answer_waiting(&mut self, client: &mut Client) {
         let Step::Waiting { format, is_head } = client.step else { return };
+        self.pages.scrapes.fetch_add(1, Ordering::Relaxed);
         match self.page(format) {
             Some(page) => client.answer(200, format.content_type(), page, is_head),
             None => client.refuse(503, "The first figures are not there yet.", is_head),

@@ -48,8 +48,8 @@ pub struct CachedFacts {
 const VALID_FOR: Duration = Duration::from_secs(60);
 
 impl CachedFacts {
-    /// Current facts about a process, given the facts of the last survey; `None` if it has no memory
-    /// any more.
+    /// Current facts about a process, given the facts of the last survey; `None` if it has no
+    /// memory any more.
     ///
     /// # Errors
     /// It has ended, or its files cannot be read.

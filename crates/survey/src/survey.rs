@@ -1,9 +1,9 @@
 //! All chosen processes at one moment: those with the most RSS one by one, the others summed; and
 //! sums by control group.
 //!
-//! For a proportional set size the kernel walks page tables. So each survey reads these sizes of the
-//! listed processes within a time limit, the oldest first, and keeps each until its next turn: a
-//! minute later, or sooner if the process's memory changes.
+//! For a proportional set size the kernel walks page tables. So each survey reads these sizes of
+//! the listed processes within a time limit, the oldest first, and keeps each until its next turn:
+//! a minute later, or sooner if the process's memory changes.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -206,8 +206,8 @@ fn read_pss(processes: &mut [KnownProcess], time_limit: Duration) {
     }
 }
 
-/// Forgets the proportional set sizes that may have changed since they were read: those of processes
-/// that are no longer listed are not read again.
+/// Forgets the proportional set sizes that may have changed since they were read: the sizes of
+/// processes that are no longer listed are not read again.
 fn forget_old_pss(unlisted: &mut [KnownProcess]) {
     for KnownProcess { facts, .. } in unlisted.iter_mut().filter(|process| process.facts.pss_turn().is_some())
     {

@@ -1,5 +1,5 @@
-//! The thread that reads the processes for which the user requests it, one at a time. A request that
-//! is unfinished at the end is abandoned: the kernel releases what it holds when this process ends.
+//! The thread that reads a process at the user's request, one at a time. A request that is
+//! unfinished at the end is abandoned: the kernel releases what it holds when this process ends.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -15,8 +15,8 @@ const PAUSE_FACTOR: u32 = 50;
 /// tables: a quarter of the processor time that all of a survey may use.
 const PSS_PART: f64 = 0.005;
 
-/// Starts the thread; surveys arrive on the channel, and the waker announces them. It also announces
-/// that the thread has failed, which closes the channel.
+/// Starts the thread; surveys arrive on the channel, and the waker announces them. If the thread
+/// fails, it closes the channel and wakes too.
 ///
 /// # Errors
 /// If the kernel has no thread left.

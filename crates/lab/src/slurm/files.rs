@@ -1,5 +1,5 @@
-//! Files in the shared folder, `slurm/` below the folder of the lab: what the tasks have to run, and
-//! what they wrote.
+//! Files in the shared folder, `slurm/` below the folder of the lab: what the tasks have to run,
+//! and what they wrote.
 //!
 //! The scheduler supplies no figures; tasks and the submitting strandline communicate only by these
 //! files. Each is written under a temporary name and then renamed. They may still be damaged or

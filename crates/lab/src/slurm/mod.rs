@@ -41,21 +41,10 @@ const SCRIPT: &str = include_str!("round.sh");
 const SUBFOLDERS: [&str; 5] = ["rounds", "logs", "arrays", "plans", "work"];
 /// Maximum number of arrays of one lab.
 const MAX_ARRAYS: u32 = 10_000;
-/// Options of sbatch that are rejected because they would change what a round is.
-const RESERVED_OPTIONS: [&str; 12] = [
-    "--array",
-    "--nodes",
-    "--ntasks",
-    "--output",
-    "--error",
-    "--wrap",
-    "--wait",
-    "--parsable",
-    "--test-only",
-    "--job-name",
-    "--chdir",
-    "--export",
-];
+/// Options of sbatch that are rejected because they would change what a round is, with blanks
+/// between them.
+const RESERVED_OPTIONS: &str = "--array --nodes --ntasks --output --error --wrap --wait --parsable --test-only \
+                                --job-name --chdir --export";
 /// The short forms of these options.
 const RESERVED_LETTERS: &str = "aNnoeWJD";
 
@@ -87,10 +76,9 @@ pub struct LabFolder<'a> {
 pub fn why_rejected(option: &str) -> Option<String> {
     let name = option.split('=').next().unwrap_or(option);
     // The value may follow a short option directly: -N2.
-    let is_reserved = RESERVED_OPTIONS.contains(&name)
-        || name
-            .strip_prefix('-')
-            .is_some_and(|letters| letters.starts_with(|c| RESERVED_LETTERS.contains(c)));
+    let letter = name.strip_prefix('-').and_then(|letters| letters.chars().next());
+    let is_reserved = RESERVED_OPTIONS.split(' ').any(|reserved| reserved == name)
+        || letter.is_some_and(|letter| RESERVED_LETTERS.contains(letter));
     if !option.starts_with('-') {
         return Some(format!(
             "{option}: an option of sbatch begins with -, and its value follows =: --qos=low"

@@ -287,7 +287,7 @@ fn first_lines(output: &str) -> String {
     shorten(&clean(&lines.join("; ")), MAX_MESSAGE_COLUMNS)
 }
 
-/// An anonymous file for output: other than a pipe, it is never full and needs no thread to read it.
+/// An anonymous file for output: unlike a pipe it is never full, and needs no thread to read it.
 fn output_file() -> io::Result<File> {
     Ok(memfd_create(c"output", MFdFlags::MFD_CLOEXEC)?.into())
 }

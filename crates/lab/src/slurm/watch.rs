@@ -258,7 +258,7 @@ impl Slurm {
         }
     }
 
-    /// Adds a caveat; after [`MAX_CAVEATS`] of its code, only one that says that others are left out.
+    /// Adds a caveat; after [`MAX_CAVEATS`] of a code, one that says that others are left out.
     fn add_caveat(&mut self, code: &'static str, text: String) {
         match self.caveats.iter().filter(|caveat| caveat.code == code).count() {
             0..MAX_CAVEATS => self.caveats.push(LabCaveat { code, text }),
@@ -297,8 +297,8 @@ impl Slurm {
 
     /// Notes that the scheduler does not answer; fails after [`MAX_SILENCE`].
     fn handle_no_answer(&mut self, error: &SchedulerError) -> Result<(), StopReason> {
-        let silence = self.watch.silence.unwrap_or(Silence { began_at: Instant::now(), queries: 0 });
-        let Silence { began_at, queries } = silence;
+        let new_silence = || Silence { began_at: Instant::now(), queries: 0 };
+        let Silence { began_at, queries } = self.watch.silence.unwrap_or_else(new_silence);
         if queries == 0 {
             let line = error.line();
             self.user.show(&format!("slurm does not answer ({line}); results of tasks are still collected"));
@@ -428,8 +428,8 @@ impl Slurm {
         }
     }
 
-    /// Why the task of a round ended without a result, in words; `may_query` is whether the scheduler
-    /// may be queried for it.
+    /// Why the task of a round ended without a result, in words; if `may_query`, the scheduler may
+    /// be asked.
     fn loss_reason(&self, round: u32, may_query: bool) -> String {
         let not_submitted = "it was not submitted".to_owned();
         let Some(pending) = self.pending.get(&round) else { return not_submitted };
