@@ -112,13 +112,11 @@ pub fn run(options: Options, log: Log) -> Result<(), String> {
         log(&format!("no ledgers of other users' processes: {lack}; {advice}"));
     }
     let pages = Arc::new(page::Pages::new(Arc::clone(&states), started_at));
+    let writer = |folder| textfile::Writer::new(folder, options.interval, Arc::clone(&log));
     let survey_thread = SurveyThread {
         selection: options.selection,
         top: options.top,
-        writer: options
-            .textfile
-            .clone()
-            .map(|folder| textfile::Writer::new(folder, options.interval, Arc::clone(&log))),
+        writer: options.textfile.clone().map(writer),
         pages: Arc::clone(&pages),
         log,
     };

@@ -45,8 +45,8 @@ impl ProcessStates {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the processes of `survey`. All others lose their ledgers, and are removed once no budget
-    /// counts their stops any more: such a process may be among the largest again.
+    /// Adds the processes of `survey`. All others lose their ledgers, and are removed once no
+    /// budget counts their stops any more: such a process may be among the largest again.
     pub fn follow(&self, survey: &Survey) {
         let mut entries = self.entries();
         let mut old_entries = std::mem::take(&mut *entries);

@@ -1,5 +1,5 @@
-//! A ledger in a few numbers: its states, its largest rows, what its remedies would release. Smaller
-//! rows are summed, so that states and rows each add up to the ledger's RSS.
+//! A ledger in a few numbers: its states, its largest rows, what its remedies would release.
+//! Smaller rows are summed, so that states and rows each add up to the ledger's RSS.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

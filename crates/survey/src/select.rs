@@ -145,7 +145,7 @@ impl Selection {
         Ok(Self { request, processes, names })
     }
 
-    /// The processes that are chosen now. A /proc that cannot be listed counts as one that is unread.
+    /// The processes that are chosen now. A /proc that cannot be listed counts as one unread.
     pub fn find(&self) -> FoundProcesses {
         let SelectionRequest { selects_all, adds_descendants, .. } = self.request;
         let goes_by_id =

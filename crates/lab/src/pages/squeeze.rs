@@ -206,15 +206,14 @@ fn failures_section(findings: &Findings) -> Option<Section> {
         columns: vec![figure_column("under"), figure_column("runs"), Column::new("how", false)],
         rows: rows.collect(),
     };
-    let stderr_tail =
-        findings.failure.as_ref().map(|failure| failure.stderr_tail.clone()).unwrap_or_default();
-    let snippets = (!stderr_tail.is_empty()).then(|| {
-        Snippet::new(format!("what it wrote to standard error last under {}", bytes(failing)), stderr_tail)
+    let stderr_tail = findings.failure.iter().map(|failure| &failure.stderr_tail);
+    let snippets = stderr_tail.filter(|tail| !tail.is_empty()).map(|tail| {
+        Snippet::new(format!("what it wrote to standard error last under {}", bytes(failing)), tail.clone())
     });
     Some(Section {
         heading: "How it fails below".to_owned(),
         tables: vec![table],
-        snippets: snippets.into_iter().collect(),
+        snippets: snippets.collect(),
         ..Section::default()
     })
 }

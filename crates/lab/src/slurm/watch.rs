@@ -276,8 +276,7 @@ impl Slurm {
             return Ok(());
         }
         let begin = Instant::now();
-        let interrupt = std::sync::Arc::clone(&self.interrupt);
-        let answer = scheduler::query_tasks(&jobs, &|| interrupt.signal().is_some());
+        let answer = scheduler::query_tasks(&jobs, &|| self.interrupt.signal().is_some());
         let query_duration = begin.elapsed();
         self.watch.next_query = Instant::now()
             + (query_duration * QUERY_DURATION_FACTOR).clamp(MIN_QUERY_INTERVAL, MAX_QUERY_INTERVAL);
