@@ -1,6 +1,6 @@
-//! Where the threads meet: a survey is requested and delivered here, and sleeping threads are woken
-//! at the end.
+//! Exchange between the threads: they request and deliver surveys here, and are woken here to end.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -17,14 +17,14 @@ use strandline_survey::{Survey, Surveyor};
 
 /// Interval of surveys without requests: ledgers need to know of new processes.
 const SURVEY_INTERVAL: Duration = Duration::from_secs(30);
-/// Maximum number of messages on what the selection matches: processes may come and go for ever.
+/// Maximum number of messages on what the selection matches: processes may come and go repeatedly.
 const MAX_MATCH_MESSAGES: u32 = 8;
 /// If no page was requested for this long, no process is stopped any more.
 const READER_TIMEOUT: Duration = Duration::from_secs(600);
 /// Interval of checking whether a thread has ended.
 const JOIN_CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Delivers surveys and the end to all threads.
+/// Delivers surveys to all threads, and the request to end.
 #[derive(Debug)]
 pub struct SurveyExchange {
     state: Mutex<State>,
@@ -44,6 +44,8 @@ struct State {
     last_reader_at: Instant,
     /// Whether the threads have to end.
     has_ended: bool,
+    /// Whether the thread that takes surveys has failed.
+    has_failed: bool,
 }
 
 impl SurveyExchange {
@@ -53,8 +55,13 @@ impl SurveyExchange {
     /// If the kernel has no descriptor left.
     pub fn new() -> std::io::Result<Self> {
         let delivered = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        let last_reader_at = Instant::now();
-        let state = State { survey: None, is_requested: false, last_reader_at, has_ended: false };
+        let state = State {
+            survey: None,
+            is_requested: false,
+            last_reader_at: Instant::now(),
+            has_ended: false,
+            has_failed: false,
+        };
         Ok(Self { state: Mutex::new(state), changed: Condvar::new(), delivered })
     }
 
@@ -79,12 +86,17 @@ impl SurveyExchange {
         self.lock_state().survey.clone()
     }
 
-    /// Whether the pages are being read.
+    /// Whether pages were read recently: see [`READER_TIMEOUT`].
     pub fn is_read(&self) -> bool {
         self.lock_state().last_reader_at.elapsed() < READER_TIMEOUT
     }
 
-    /// Readable when a survey was delivered, until it is read.
+    /// Whether no survey will be delivered any more.
+    pub fn has_failed(&self) -> bool {
+        self.lock_state().has_failed
+    }
+
+    /// Readable when a survey was delivered or the thread for surveys has failed, until it is read.
     pub fn delivered(&self) -> &EventFd {
         &self.delivered
     }
@@ -94,6 +106,10 @@ impl SurveyExchange {
         let mut state = self.lock_state();
         (state.survey, state.is_requested) = (Some(survey), false);
         drop(state);
+        self.wake_server();
+    }
+
+    fn wake_server(&self) {
         // Fails only if it is readable already.
         let _ = self.delivered.write(1);
     }
@@ -144,7 +160,13 @@ impl SurveyThread {
     /// # Errors
     /// If the kernel has no thread left.
     pub fn start(self, exchange: Arc<SurveyExchange>) -> std::io::Result<JoinHandle<()>> {
-        std::thread::Builder::new().name("figures".into()).spawn(move || self.take_surveys(&exchange))
+        let body = move || {
+            if catch_unwind(AssertUnwindSafe(|| self.take_surveys(&exchange))).is_err() {
+                exchange.lock_state().has_failed = true;
+                exchange.wake_server();
+            }
+        };
+        std::thread::Builder::new().name("figures".into()).spawn(body)
     }
 
     /// Takes surveys until the end, at requests and at least once in an interval.
@@ -189,8 +211,8 @@ fn process_count(survey: &Survey) -> u64 {
     survey.processes.len() as u64 + survey.others.as_ref().map_or(0, |others| others.processes)
 }
 
-/// The line for a survey with `process_count` processes, where the last one `matched_any`: if
-/// nothing matches, and again if that changes.
+/// The line for a survey with `process_count` processes: if no process matches, or if one matches
+/// again. `matched_any` is whether the last survey had any; `None` for the first survey.
 fn match_message(matched_any: Option<bool>, process_count: u64, selection: &Selection) -> Option<String> {
     match (matched_any, process_count) {
         (None, 0) => Some(format!("no process matches {selection} yet; its metrics begin when one does")),

@@ -19,14 +19,14 @@ pub struct Request {
     pub is_head: bool,
 }
 
-/// What a client can request.
+/// What a client requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
     /// The page, in this format.
     Metrics(Format),
     /// A line with the location of the page.
     Root,
-    /// Nothing that is answered.
+    /// Something that is refused.
     Refused {
         /// Status code of the answer.
         status: u16,
@@ -59,7 +59,7 @@ pub fn parse(bytes: &[u8], is_loopback: bool) -> Option<Request> {
     let resource = match path.split('?').next() {
         _ if is_loopback && !is_this_machine(request.headers) => Resource::Refused {
             status: 421,
-            reason: "Over the loopback address only localhost, a number, or a name without a dot is answered.",
+            reason: "Over the loopback address only localhost, an IP address, or a name without a dot is answered.",
         },
         Some("/metrics") => Resource::Metrics(accepted_format(request.headers)),
         Some("/") => Resource::Root,

@@ -36,7 +36,7 @@ const TARGET_PART: f64 = 0.8;
 /// pay it back.
 const SECOND_LEDGER_TIME: Duration = Duration::from_millis(100);
 /// Number of intervals that a process waits if the budget is too small for its ledger.
-const SKIPPED_TURNS: u32 = 10;
+const SKIPPED_INTERVALS: u32 = 10;
 /// With less anonymous memory than this, making a snapshot stops a process for longer than reading
 /// it.
 const MIN_SNAPSHOT_BYTES: u64 = 8 << 20;
@@ -190,7 +190,10 @@ impl LedgerThread {
                 (stopped, Ok(Summary::new(&explanation, self.row_share, now)))
             }
             Ok(Err(Error::Io { .. })) if turn.remaining.is_zero() => (max_stop, Err(Some("stop_budget"))),
-            Ok(Err(error)) => (stopped_by_failure(&error, max_stop), Err(problem_label(&error))),
+            Ok(Err(error)) => {
+                let FailedLedger { stopped, problem } = FailedLedger::new(&error, max_stop);
+                (stopped, Err(problem))
+            }
             Err(_) => (max_stop, Err(Some("cannot_be_read"))),
         };
         // Otherwise the exporter's memory would grow with each ledger.
@@ -219,15 +222,16 @@ impl LedgerThread {
             return;
         }
         let max_stop = self.options.stop.stopped;
-        if requested.is_zero() || requested >= max_stop.mul_f64(FULL_BUDGET_PART) {
-            // No ledger of this process gets more time than this.
-            entry.problem = Some("stop_budget");
-            entry.not_before = now + self.options.interval * SKIPPED_TURNS;
-        } else {
-            entry.not_before = now;
-        }
+        // No ledger of this process gets more time than this.
+        let had_all_time = requested.is_zero() || requested >= max_stop.mul_f64(FULL_BUDGET_PART);
+        let has_whole_ledger = entry.ledger.as_ref().is_some_and(|ledger| !ledger.is_cut_short);
+        let pause = if had_all_time { self.options.interval * SKIPPED_INTERVALS } else { Duration::ZERO };
+        entry.not_before = now + pause;
         entry.expected_stop = Some(requested.mul_f64(CUT_SHORT_GROWTH).min(max_stop));
-        if entry.ledger.as_ref().is_none_or(|ledger| ledger.is_cut_short) {
+        if had_all_time || !has_whole_ledger {
+            entry.problem = Some("stop_budget");
+        }
+        if !has_whole_ledger {
             entry.ledger = Some(summary);
         }
     }
@@ -259,47 +263,34 @@ fn expected_first_stop(figures: &Figures, snapshot: SnapshotMode) -> Duration {
     BASE_STOP + shortest_stop(figures) + Duration::from_secs_f64(seconds_per_gib * anonymous_gib)
 }
 
-/// How long a failed ledger has stopped its process; the maximum if unknown.
-fn stopped_by_failure(error: &Error, max_stop: Duration) -> Duration {
-    match error {
-        Error::NoSuchProcess { .. }
-        | Error::LeaderEnded { .. }
-        | Error::Zombie { .. }
-        | Error::KernelThread { .. }
-        | Error::Thread { .. }
-        | Error::Myself { .. }
-        | Error::Permission { .. }
-        | Error::Traced { .. } => Duration::ZERO,
-        Error::NoSnapshot { stopped_time, .. } => *stopped_time,
-        Error::DidNotStop { seconds, .. } => {
-            Duration::try_from_secs_f64(*seconds).unwrap_or(max_stop).max(max_stop)
-        }
-        Error::Ended { .. }
-        | Error::Replaced { .. }
-        | Error::DoesNotAddUp { .. }
-        | Error::Overlap { .. }
-        | Error::Io { .. }
-        | Error::File { .. } => max_stop,
-    }
+/// A ledger that failed.
+struct FailedLedger {
+    /// How long it has stopped its process; the maximum if unknown.
+    stopped: Duration,
+    /// Label of the reason; `None` if the process is gone, or if its next turn may succeed.
+    problem: Option<&'static str>,
 }
 
-/// Label of a failure; `None` if the process is gone, or if its next turn may succeed.
-fn problem_label(error: &Error) -> Option<&'static str> {
-    match error {
-        Error::NoSuchProcess { .. } | Error::Ended { .. } | Error::Zombie { .. } | Error::Replaced { .. } => {
-            None
-        }
-        Error::Permission { .. } => Some("permission"),
-        Error::Traced { .. } => Some("traced"),
-        Error::LeaderEnded { .. } => Some("main_thread_ended"),
-        Error::DidNotStop { .. } => Some("did_not_stop"),
-        Error::NoSnapshot { .. } => Some("no_photograph"),
-        Error::DoesNotAddUp { .. } | Error::Overlap { .. } => Some("does_not_add_up"),
-        Error::KernelThread { .. }
-        | Error::Thread { .. }
-        | Error::Myself { .. }
-        | Error::Io { .. }
-        | Error::File { .. } => Some("cannot_be_read"),
+impl FailedLedger {
+    fn new(error: &Error, max_stop: Duration) -> Self {
+        let (stopped, problem) = match error {
+            Error::NoSuchProcess { .. } | Error::Zombie { .. } => (Duration::ZERO, None),
+            Error::Ended { .. } | Error::Replaced { .. } => (max_stop, None),
+            Error::Permission { .. } => (Duration::ZERO, Some("permission")),
+            Error::Traced { .. } => (Duration::ZERO, Some("traced")),
+            Error::LeaderEnded { .. } => (Duration::ZERO, Some("main_thread_ended")),
+            Error::DidNotStop { seconds, .. } => {
+                let stopped = Duration::try_from_secs_f64(*seconds).unwrap_or(max_stop);
+                (stopped.max(max_stop), Some("did_not_stop"))
+            }
+            Error::NoSnapshot { stopped_time, .. } => (*stopped_time, Some("no_photograph")),
+            Error::DoesNotAddUp { .. } | Error::Overlap { .. } => (max_stop, Some("does_not_add_up")),
+            Error::KernelThread { .. } | Error::Thread { .. } | Error::Myself { .. } => {
+                (Duration::ZERO, Some("cannot_be_read"))
+            }
+            Error::Io { .. } | Error::File { .. } => (max_stop, Some("cannot_be_read")),
+        };
+        Self { stopped, problem }
     }
 }
 

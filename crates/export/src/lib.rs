@@ -1,7 +1,7 @@
 //! Figures and ledgers of chosen processes as metrics: over HTTP for scrapers, or as a file for a
-//! textfile collector. This crate decides which processes, how often and at what cost. It must not
-//! read a process's memory itself, push anything anywhere, or stop a process for longer than its
-//! budget.
+//! textfile collector. This crate decides which processes are read, how often and at what cost. It
+//! must not read a process's memory itself, push anything anywhere, or stop a process for longer
+//! than its budget.
 //!
 //! Data flows one way: `strandline-survey` (the processes' figures, with the small ones summed)
 //! and `charges` (what the kernel charges to their control groups)
@@ -9,8 +9,8 @@
 //! (`ledgers`), one at a time, within a `budget` of stopped time for each process and of processor
 //! time for all.
 //!
-//! There are three threads, so that a client or a process that hangs does not delay the others: one
-//! answers clients and never reads a process, one reads what the kernel counts, one takes ledgers.
+//! There are three threads, so that a client or a process that hangs does not delay the others: the
+//! first answers clients and never reads a process, the second takes surveys, the third ledgers.
 
 #![forbid(unsafe_code)]
 
@@ -87,9 +87,10 @@ pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 /// the selection matches nothing, and what goes wrong.
 ///
 /// # Errors
-/// One line: an address or a folder that cannot be used.
+/// One line: an address or a folder that cannot be used, or a thread that failed.
 pub fn run(options: Options, log: Log) -> Result<(), String> {
     strandline_sys::host::map_large_arrays();
+    strandline_survey::raise_file_limit();
     // Before there is a second thread: signals go to the server's descriptor.
     let signals = server::take_over_signals()?;
     let listener = options.listen.map(listen).transpose()?;
@@ -111,23 +112,20 @@ pub fn run(options: Options, log: Log) -> Result<(), String> {
         log(&format!("no ledgers of other users' processes: {lack}; {advice}"));
     }
     let pages = Arc::new(page::Pages::new(Arc::clone(&states), started_at));
+    let writer = |folder| textfile::Writer::new(folder, options.interval, Arc::clone(&log));
     let survey_thread = SurveyThread {
         selection: options.selection,
         top: options.top,
-        writer: options
-            .textfile
-            .clone()
-            .map(|folder| textfile::Writer::new(folder, options.interval, Arc::clone(&log))),
+        writer: options.textfile.clone().map(writer),
         pages: Arc::clone(&pages),
         log,
     };
     let ledger_thread = options.ledgers.map(|ledger_options| {
         let exchange = Arc::clone(&exchange);
         let thread = LedgerThread { states, exchange, options: ledger_options, row_share: options.row_share };
-        thread.start(started_at)
+        thread.start(started_at).map_err(|error| format!("no thread for ledgers: {error}"))
     });
-    let ledger_thread =
-        ledger_thread.transpose().map_err(|error| format!("no thread for ledgers: {error}"))?;
+    let ledger_thread = ledger_thread.transpose()?;
     let survey_thread = survey_thread
         .start(Arc::clone(&exchange))
         .map_err(|error| format!("no thread for figures: {error}"))?;

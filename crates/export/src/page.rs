@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crate::charges::{Charge, Charges, LeftOut};
 use crate::exposition::{Exposition, Format, Kind, Value};
 use crate::states::{ProcessState, ProcessStates};
+use crate::summary::{LabelledBytes, Summary};
 use strandline_survey::figures::Pss;
 use strandline_survey::survey::{GroupSum, ProcessFigures, Sum, Survey};
 
@@ -23,9 +24,9 @@ pub struct Pages {
     charges: Mutex<Arc<Charges>>,
     /// When the exporter started.
     exporter_started_at: Instant,
-    /// Pages that were requested.
+    /// Number of scrapes that were answered.
     pub scrapes: AtomicU64,
-    /// Clients that were dropped before they were answered.
+    /// Number of clients that were dropped before they were answered.
     pub dropped: AtomicU64,
 }
 
@@ -45,7 +46,7 @@ impl ShownProcess<'_> {
         [("pid", &self.pid), ("process", &self.figures.name)]
     }
 
-    /// These labels, and another one.
+    /// The labels of all metrics of a process, and another one.
     fn labels_with<'b>(&'b self, label: &'static str, value: &'b str) -> [(&'static str, &'b str); 3] {
         [("pid", &self.pid), ("process", &self.figures.name), (label, value)]
     }
@@ -79,7 +80,6 @@ impl Pages {
                 })
                 .collect();
             kernel_figures(&mut text, &processes, survey.others.as_ref());
-            other_figures(&mut text, &processes);
             ledgers(&mut text, &processes, now);
             process_errors(&mut text, &processes);
         }
@@ -118,6 +118,11 @@ impl Pages {
         );
         gauge("strandline_exporter_figures_age_seconds", "How old the kernel's figures here are.", age);
         gauge("strandline_exporter_figures_seconds", "How long it took to read them.", duration);
+        gauge(
+            "strandline_exporter_unread_processes",
+            "Processes whose files cannot be read: too many open files, or a /proc with hidepid.",
+            survey.unread_processes.into(),
+        );
         if let Some(resident) = own_rss_bytes() {
             gauge("strandline_exporter_resident_bytes", "RSS of the exporter.", resident.into());
         }
@@ -167,87 +172,44 @@ impl<F> Family<F> {
 /// Reads a figure of a process.
 type ProcessFigure = fn(&ProcessFigures) -> Option<u64>;
 
-/// Reads a figure of a sum of processes.
-type SumFigure = fn(&Sum) -> Option<u64>;
-
-/// A metric of single processes, and of the sum of the others.
-struct SummedFamily {
-    family: Family<ProcessFigure>,
-    sum_figure: SumFigure,
-}
-
-/// The kernel's figures of single processes, and their sum over the others.
+/// The kernel's figures of single processes; the first four with their sum over the others.
 fn kernel_figures(text: &mut Exposition, processes: &[ShownProcess<'_>], others: Option<&Sum>) {
-    let gauges = [
-        SummedFamily {
-            family: Family::gauge(
-                "strandline_rss_bytes",
-                "Resident memory as the kernel counts it (VmRSS).",
-                |process| Some(process.figures.rss_bytes),
-            ),
-            sum_figure: |sum| Some(sum.rss_bytes),
-        },
-        SummedFamily {
-            family: Family::gauge(
-                "strandline_pss_bytes",
-                "Proportional set size: shared pages are divided by the number of processes that map them.",
-                |process| process.pss.bytes(),
-            ),
-            sum_figure: |sum| sum.pss_bytes,
-        },
-        SummedFamily {
-            family: Family::gauge(
-                "strandline_anonymous_bytes",
-                "Resident anonymous memory (RssAnon).",
-                |process| process.figures.anonymous_bytes,
-            ),
-            sum_figure: |sum| sum.anonymous_bytes,
-        },
-        SummedFamily {
-            family: Family::gauge(
-                "strandline_swap_bytes",
-                "Anonymous memory swapped out (VmSwap).",
-                |process| process.figures.swap_bytes,
-            ),
-            sum_figure: |sum| sum.swap_bytes,
-        },
-    ];
-    for SummedFamily { family, sum_figure } in gauges {
-        process_family(text, &family, processes);
-        if let Some(bytes) = others.and_then(sum_figure) {
-            text.sample(family.name, &[("pid", ""), ("process", OTHER)], bytes);
+    let mut write = |family: Family<ProcessFigure>, sum: Option<u64>| {
+        let Family { name, kind, help, figure } = family;
+        text.family(name, kind, help);
+        for process in processes {
+            if let Some(value) = figure(process.figures) {
+                text.sample(name, &process.labels(), value);
+            }
         }
-    }
-}
-
-/// The series of each process.
-fn process_family(text: &mut Exposition, family: &Family<ProcessFigure>, processes: &[ShownProcess<'_>]) {
-    text.family(family.name, family.kind, family.help);
-    for process in processes {
-        if let Some(value) = (family.figure)(process.figures) {
-            text.sample(family.name, &process.labels(), value);
+        if let Some(sum) = sum {
+            text.sample(name, &[("pid", ""), ("process", OTHER)], sum);
         }
-    }
-}
-
-/// Figures of single processes that are not summed over the others.
-fn other_figures(text: &mut Exposition, processes: &[ShownProcess<'_>]) {
-    let families: [Family<ProcessFigure>; 3] = [
-        Family::gauge("strandline_high_water_bytes", "Peak RSS of the process (VmHWM).", |process| {
-            process.figures.high_water_bytes
-        }),
-        Family::counter(
-            "strandline_minor_faults_total",
-            "Page faults without reading from a disk.",
-            |process| Some(process.figures.minor_faults),
-        ),
-        Family::counter("strandline_major_faults_total", "Page faults that read from a disk.", |process| {
-            Some(process.figures.major_faults)
-        }),
-    ];
-    for family in families {
-        process_family(text, &family, processes);
-    }
+    };
+    let (name, help) = ("strandline_rss_bytes", "Resident memory as the kernel counts it (VmRSS).");
+    write(
+        Family::gauge(name, help, |process| Some(process.figures.rss_bytes)),
+        others.map(|sum| sum.rss_bytes),
+    );
+    let name = "strandline_pss_bytes";
+    let help = "Proportional set size: shared pages are divided by the number of processes that map them.";
+    write(Family::gauge(name, help, |process| process.pss.bytes()), others.and_then(|sum| sum.pss_bytes));
+    let (name, help) = ("strandline_anonymous_bytes", "Resident anonymous memory (RssAnon).");
+    write(
+        Family::gauge(name, help, |process| process.figures.anonymous_bytes),
+        others.and_then(|sum| sum.anonymous_bytes),
+    );
+    let (name, help) = ("strandline_swap_bytes", "Anonymous memory swapped out (VmSwap).");
+    write(
+        Family::gauge(name, help, |process| process.figures.swap_bytes),
+        others.and_then(|sum| sum.swap_bytes),
+    );
+    let (name, help) = ("strandline_high_water_bytes", "Peak RSS of the process (VmHWM).");
+    write(Family::gauge(name, help, |process| process.figures.high_water_bytes), None);
+    let (name, help) = ("strandline_minor_faults_total", "Page faults without reading from a disk.");
+    write(Family::counter(name, help, |process| Some(process.figures.minor_faults)), None);
+    let (name, help) = ("strandline_major_faults_total", "Page faults that read from a disk.");
+    write(Family::counter(name, help, |process| Some(process.figures.major_faults)), None);
     let name = "strandline_process_info";
     text.family(name, Kind::Gauge, "The control group of a process; always 1.");
     for process in processes {
@@ -270,27 +232,20 @@ fn ledgers(text: &mut Exposition, processes: &[ShownProcess<'_>], now: Instant) 
     for (process, ledger) in with_ledger() {
         text.sample(name, &process.labels(), ledger.rss_bytes);
     }
-    let name = "strandline_state_bytes";
-    text.family(name, Kind::Gauge, "Resident memory by state, of the last ledger.");
-    for (process, ledger) in with_ledger() {
-        for state in &ledger.states {
-            text.sample(name, &process.labels_with("state", &state.label), state.bytes);
+    let mut write = |name, label, help, bytes_by_label: fn(&Summary) -> &[LabelledBytes]| {
+        text.family(name, Kind::Gauge, help);
+        for (process, ledger) in with_ledger() {
+            for LabelledBytes { label: value, bytes } in bytes_by_label(ledger) {
+                text.sample(name, &process.labels_with(label, value), *bytes);
+            }
         }
-    }
-    let name = "strandline_row_bytes";
-    text.family(name, Kind::Gauge, "The ledger's larger rows; the others are summed.");
-    for (process, ledger) in with_ledger() {
-        for row in &ledger.rows {
-            text.sample(name, &process.labels_with("row", &row.label), row.bytes);
-        }
-    }
-    let name = "strandline_reclaimable_bytes";
-    text.family(name, Kind::Gauge, "What a remedy is predicted to release, of the last ledger.");
-    for (process, ledger) in with_ledger() {
-        for remedy in &ledger.remedies {
-            text.sample(name, &process.labels_with("remedy", &remedy.label), remedy.bytes);
-        }
-    }
+    };
+    let help = "Resident memory by state, of the last ledger.";
+    write("strandline_state_bytes", "state", help, |ledger| &ledger.states);
+    let help = "The ledger's larger rows; the others are summed.";
+    write("strandline_row_bytes", "row", help, |ledger| &ledger.rows);
+    let help = "What a remedy is predicted to release, of the last ledger.";
+    write("strandline_reclaimable_bytes", "remedy", help, |ledger| &ledger.remedies);
     let name = "strandline_ledger_age_seconds";
     text.family(name, Kind::Gauge, "How old the last ledger is.");
     for (process, ledger) in with_ledger() {
@@ -303,7 +258,7 @@ fn ledgers(text: &mut Exposition, processes: &[ShownProcess<'_>], now: Instant) 
     }
 }
 
-/// Why a process has no ledger.
+/// Why a process has no ledger, or no complete or current one.
 fn process_errors(text: &mut Exposition, processes: &[ShownProcess<'_>]) {
     let name = "strandline_process_error";
     text.family(name, Kind::Gauge, "Why a process has no ledger, or no whole or new one; always 1.");
@@ -314,6 +269,9 @@ fn process_errors(text: &mut Exposition, processes: &[ShownProcess<'_>]) {
         }
     }
 }
+
+/// Reads a figure of a sum of processes.
+type SumFigure = fn(&Sum) -> Option<u64>;
 
 /// Sums over the processes of each control group.
 fn groups(text: &mut Exposition, groups: &[GroupSum]) {

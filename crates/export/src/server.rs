@@ -1,9 +1,9 @@
 //! Answers clients: one thread waits for all of them at once and never blocks on one. A client that
-//! sends nothing, or does not read, is dropped after a time limit. HTTP libraries that were
+//! sends nothing, or does not read, is dropped after a time limit. The HTTP libraries that were
 //! considered use a thread per client and have no time limit.
 //!
 //! The server never reads a process: if the last survey is too old it requests another, and
-//! answers with the old one if that does not arrive.
+//! answers with the old one if the new one does not arrive.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -105,7 +105,7 @@ struct Server<'a> {
 /// Answers until a signal arrives.
 ///
 /// # Errors
-/// One line, if the kernel cannot wait for clients.
+/// One line, if the kernel cannot wait for clients, or no survey will be delivered any more.
 pub fn serve(
     listener: Option<TcpListener>,
     signals: &SignalFd,
@@ -129,7 +129,11 @@ pub fn serve(
             hold::while_nothing_is_held(strandline_sys::signal::stop_own_process);
         }
         if ready.has_survey {
+            // Without a value it was read already.
             let _ = exchange.delivered().read();
+            if exchange.has_failed() {
+                return Err("the thread that reads the kernel's figures has failed".to_owned());
+            }
         }
         for (client, _) in clients.iter_mut().zip(&ready.are_clients_ready).filter(|(_, is_ready)| **is_ready)
         {
@@ -233,7 +237,7 @@ impl Client {
         !matches!(self.step, Step::Closing) && Instant::now() >= self.deadline()
     }
 
-    /// Whether it was answered, and has left or had the time to leave.
+    /// Whether it was answered and its time to hang up is over, or [`Client::set_done`] was called.
     fn is_done(&self) -> bool {
         matches!(self.step, Step::Closing) && Instant::now() >= self.deadline()
     }
@@ -243,7 +247,7 @@ impl Client {
         (self.step, self.step_started_at) = (step, Instant::now());
     }
 
-    /// Has a client that is gone or must be dropped be removed at once: see [`Client::is_done`].
+    /// Lets a client that is gone be removed at once: see [`Client::is_done`].
     fn set_done(&mut self) {
         self.step = Step::Closing;
         self.step_started_at = Instant::now().checked_sub(CLOSE_TIMEOUT).unwrap_or(self.step_started_at);
@@ -361,7 +365,6 @@ impl Server<'_> {
                 client.answer(200, PLAIN_TEXT, body, request.is_head);
             }
             Resource::Metrics(format) => {
-                self.pages.scrapes.fetch_add(1, Ordering::Relaxed);
                 self.exchange.note_reader();
                 client.set_step(Step::Waiting { format, is_head: request.is_head });
                 if self.exchange.survey().is_some_and(|survey| survey.is_valid(Instant::now())) {
@@ -377,6 +380,7 @@ impl Server<'_> {
     /// Answers a waiting client with the last survey, whatever its age: the page contains the age.
     fn answer_waiting(&mut self, client: &mut Client) {
         let Step::Waiting { format, is_head } = client.step else { return };
+        self.pages.scrapes.fetch_add(1, Ordering::Relaxed);
         match self.page(format) {
             Some(page) => client.answer(200, format.content_type(), page, is_head),
             None => client.refuse(503, "The first figures are not there yet.", is_head),

@@ -31,11 +31,11 @@ pub struct ProcessState {
 pub struct ProcessStates {
     /// By process.
     entries: Mutex<HashMap<Key, ProcessState>>,
-    /// Ledgers that were taken.
+    /// Number of ledgers that were taken.
     pub ledgers: AtomicU64,
-    /// Ledgers that failed.
+    /// Number of ledgers that failed.
     pub failures: AtomicU64,
-    /// Stops that were longer than allowed.
+    /// Number of stops that were longer than allowed.
     pub overruns: AtomicU64,
 }
 
@@ -45,8 +45,8 @@ impl ProcessStates {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the processes of `survey`. Of all others it keeps only the stops, as long as a budget
-    /// may count them: such a process may be among the largest again.
+    /// Adds the processes of `survey`. All others lose their ledgers, and are removed once no
+    /// budget counts their stops any more: such a process may be among the largest again.
     pub fn follow(&self, survey: &Survey) {
         let mut entries = self.entries();
         let mut old_entries = std::mem::take(&mut *entries);

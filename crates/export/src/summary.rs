@@ -1,5 +1,5 @@
-//! A ledger as few numbers: its states, its largest rows, what its remedies would release. The
-//! rest is summed, so that states and rows each add up to the ledger's RSS.
+//! A ledger in a few numbers: its states, its largest rows, what its remedies would release.
+//! Smaller rows are summed, so that states and rows each add up to the ledger's RSS.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -39,7 +39,7 @@ pub struct Summary {
     pub states: Vec<LabelledBytes>,
     /// Bytes by row, largest first, with the rest as `other`; they add up to `rss_bytes` too.
     pub rows: Vec<LabelledBytes>,
-    /// What remedies would release, if predicted.
+    /// What remedies would release, largest first; without those that predict nothing.
     pub remedies: Vec<LabelledBytes>,
     /// Whether time ran out before everything was read.
     pub is_cut_short: bool,

@@ -41,7 +41,7 @@ impl Writer {
         self.due_at.saturating_duration_since(Instant::now())
     }
 
-    /// Replaces the file by one with this page; reports a failure.
+    /// Replaces the file by one with this page; logs a failure.
     pub fn write(&mut self, page: &str) {
         self.due_at = Instant::now() + self.interval;
         let failure = replace(&self.folder, page).err();
@@ -58,7 +58,7 @@ impl Writer {
 /// One line, if it cannot.
 pub fn prepare(folder: &Path) -> Result<(), String> {
     create_partial(folder).map(drop)?;
-    // The first page follows soon.
+    // The first page is written soon, and removes it otherwise.
     let _ = fs::remove_file(folder.join(PARTIAL_FILE_NAME));
     Ok(())
 }
@@ -69,7 +69,7 @@ pub fn remove(folder: &Path) {
     let _ = fs::remove_file(folder.join(FILE_NAME));
 }
 
-/// One line for a failure.
+/// A failure in one line.
 fn failed(path: &Path, error: &std::io::Error) -> String {
     format!("{}: {error}; give --textfile a folder that can be written to", path.display())
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use strandline_process::error::Error;
+use strandline_process::error::{Error, Result};
 use strandline_process::procfs::Process;
 use strandline_process::smaps;
 
@@ -37,7 +37,7 @@ pub struct CachedFacts {
     pub pss: Pss,
     /// Its control group.
     pub group: Option<String>,
-    /// Content of statm then: the longer files are not read while it is the same.
+    /// Content of statm at that time: the longer files are not read while it stays the same.
     statm: Vec<u8>,
     /// When everything was last read.
     read_at: Instant,
@@ -48,26 +48,29 @@ pub struct CachedFacts {
 const VALID_FOR: Duration = Duration::from_secs(60);
 
 impl CachedFacts {
-    /// Current facts about a process, given the facts of the last survey; `None` if it has ended:
-    /// nothing else keeps these files from being read.
-    pub fn refresh(found: &FoundProcess, cached: Option<Self>) -> Option<Self> {
-        let statm = found.process.read_file("statm", MAX_STATM_BYTES).ok()?;
-        match cached {
+    /// Current facts about a process, given the facts of the last survey; `None` if it has no
+    /// memory any more.
+    ///
+    /// # Errors
+    /// It has ended, or its files cannot be read.
+    pub fn refresh(found: &FoundProcess, cached: Option<Self>) -> Result<Option<Self>> {
+        let statm = found.process.read_file("statm", MAX_STATM_BYTES)?;
+        Ok(match cached {
             Some(mut facts) if facts.statm == statm && facts.read_at.elapsed() < VALID_FOR => {
                 facts.figures.minor_faults = found.minor_faults;
                 facts.figures.major_faults = found.major_faults;
                 Some(facts)
             }
             cached => {
-                let figures = Figures::read(&found.process, found.minor_faults, found.major_faults)?;
                 let pss = cached.map_or(Pss::Unknown, |facts| facts.pss);
-                Some(Self { figures, pss, group: found.group(), statm, read_at: Instant::now() })
+                let (group, read_at) = (found.group(), Instant::now());
+                Figures::read(found)?.map(|figures| Self { figures, pss, group, statm, read_at })
             }
-        }
+        })
     }
 
-    /// The turn of the process in reading proportional set sizes, the least first; `None` if its
-    /// own cannot have changed. An unknown size comes first, then the one that was read earliest.
+    /// When it is the turn of the process to have its proportional set size read, the least first;
+    /// `None` if the size cannot have changed. Unknown sizes come first, then the oldest one.
     pub fn pss_turn(&self) -> Option<PssTurn> {
         match self.pss {
             Pss::Read { at, .. } => {
@@ -78,22 +81,22 @@ impl CachedFacts {
     }
 }
 
-/// When a proportional set size was read last, if it was.
+/// When a proportional set size was last read; `None` if it is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PssTurn(Option<Instant>);
 
 impl Figures {
-    /// Reads the figures; `None` if the process has ended. Its faults are already known.
-    fn read(process: &Process, minor_faults: u64, major_faults: u64) -> Option<Self> {
-        let status = process.status().ok()?;
-        Some(Self {
-            rss_bytes: status.rss_bytes?,
+    /// Reads the figures of a process; `None` if it has no memory any more.
+    fn read(found: &FoundProcess) -> Result<Option<Self>> {
+        let status = found.process.status()?;
+        Ok(status.rss_bytes.map(|rss_bytes| Self {
+            rss_bytes,
             anonymous_bytes: status.anonymous_bytes,
             swap_bytes: status.swap_bytes,
             high_water_bytes: status.peak_rss_bytes,
-            minor_faults,
-            major_faults,
-        })
+            minor_faults: found.minor_faults,
+            major_faults: found.major_faults,
+        }))
     }
 }
 

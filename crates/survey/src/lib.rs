@@ -12,4 +12,4 @@ pub mod select;
 pub mod survey;
 
 pub use select::Selection;
-pub use survey::{Survey, Surveyor};
+pub use survey::{Survey, Surveyor, raise_file_limit};

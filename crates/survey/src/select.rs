@@ -8,18 +8,20 @@ use std::path::Path;
 
 use regex_lite::Regex;
 use strandline_process::control_groups::{memberships, mount_points};
+use strandline_process::error::Error;
 use strandline_process::group::find::{is_unit, pod_uid};
 use strandline_process::map::file_name;
 use strandline_process::procfs::{self, Process, Stat};
 use strandline_process::snapshot;
-use strandline_report::text::clean;
+use strandline_report::text::{clean, shorten};
 
-/// Maximum bytes read from /proc/PID/stat and /proc/PID/cgroup.
+/// Maximum bytes read from /proc/PID/stat.
 const MAX_STAT_BYTES: u64 = 4 << 10;
+/// Maximum bytes read from /proc/PID/cgroup.
 const MAX_GROUP_BYTES: u64 = 64 << 10;
-/// Maximum characters of a group's path that are shown: that of a pod's container, nested in
-/// another container, has some 320.
-const MAX_GROUP_CHARACTERS: usize = 512;
+/// Width of the longest path of a group that is not shortened: the path of a pod's container,
+/// nested in another container, takes about 320 columns.
+const MAX_GROUP_COLUMNS: usize = 512;
 
 /// Identity of a process: a later process with the same id is another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -30,18 +32,15 @@ pub struct Key {
     pub start_ticks: u64,
 }
 
-/// Chosen processes: those that match one of these. See [`SelectionRequest`].
-#[derive(Debug, Default)]
+/// Chosen processes: those that match a part of the request.
+#[derive(Debug)]
 pub struct Selection {
+    /// The request, with paths of groups as in /proc/PID/cgroup.
+    request: SelectionRequest,
+    /// The requested process ids, as the processes that had them at the start.
     processes: Vec<Key>,
+    /// The requested names.
     names: Vec<Regex>,
-    /// Paths as in /proc/PID/cgroup.
-    groups: Vec<String>,
-    /// See [`is_unit`].
-    units: Vec<String>,
-    selects_pods: bool,
-    selects_all: bool,
-    adds_descendants: bool,
 }
 
 /// A selection as the user gave it.
@@ -53,7 +52,7 @@ pub struct SelectionRequest {
     pub names: Vec<String>,
     /// Paths of control groups, as in /proc/PID/cgroup or below /sys/fs/cgroup.
     pub groups: Vec<String>,
-    /// Names of systemd units.
+    /// Names of systemd units: see [`is_unit`].
     pub units: Vec<String>,
     /// Whether to choose the processes of Kubernetes pods.
     pub selects_pods: bool,
@@ -61,6 +60,13 @@ pub struct SelectionRequest {
     pub selects_all: bool,
     /// Whether to include all descendants.
     pub adds_descendants: bool,
+}
+
+impl SelectionRequest {
+    /// Whether processes are chosen by their control groups.
+    fn selects_groups(&self) -> bool {
+        self.selects_pods || !self.groups.is_empty() || !self.units.is_empty()
+    }
 }
 
 /// A process that was found.
@@ -80,6 +86,15 @@ pub struct FoundProcess {
     pub process: Process,
 }
 
+/// The chosen processes.
+#[derive(Debug)]
+pub struct FoundProcesses {
+    /// Those whose files can be read.
+    pub processes: Vec<FoundProcess>,
+    /// Number of processes whose files cannot be read, so that they may be chosen or not.
+    pub unread: u64,
+}
+
 impl FoundProcess {
     /// The control group that counts its memory.
     pub fn group(&self) -> Option<String> {
@@ -90,13 +105,13 @@ impl FoundProcess {
 /// Writes it as options of the command line, without the one that leaves out descendants.
 impl fmt::Display for Selection {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut options: Vec<String> =
-            self.processes.iter().map(|key| format!("--pid {}", key.pid)).collect();
-        options.extend(self.names.iter().map(|name| format!("--name {}", clean(name.as_str()))));
-        options.extend(self.groups.iter().map(|group| format!("--cgroup {}", clean(group))));
-        options.extend(self.units.iter().map(|unit| format!("--unit {}", clean(unit))));
-        options.extend(self.selects_pods.then(|| "--pods".to_owned()));
-        options.extend(self.selects_all.then(|| "--all".to_owned()));
+        let SelectionRequest { pids, names, groups, units, selects_pods, selects_all, .. } = &self.request;
+        let mut options: Vec<String> = pids.iter().map(|pid| format!("--pid {pid}")).collect();
+        options.extend(names.iter().map(|name| format!("--name {}", clean(name))));
+        options.extend(groups.iter().map(|group| format!("--cgroup {}", clean(group))));
+        options.extend(units.iter().map(|unit| format!("--unit {}", clean(unit))));
+        options.extend(selects_pods.then(|| "--pods".to_owned()));
+        options.extend(selects_all.then(|| "--all".to_owned()));
         to.write_str(&options.join(" "))
     }
 }
@@ -106,11 +121,9 @@ impl Selection {
     ///
     /// # Errors
     /// One line: no such process, an invalid expression, nothing chosen, or no mountinfo.
-    pub fn new(request: SelectionRequest) -> Result<Self, String> {
-        let SelectionRequest { pids, names, groups, units, selects_pods, selects_all, adds_descendants } =
-            request;
-        let selects_groups = selects_pods || !groups.is_empty() || !units.is_empty();
-        if !selects_all && pids.is_empty() && names.is_empty() && !selects_groups {
+    pub fn new(mut request: SelectionRequest) -> Result<Self, String> {
+        let SelectionRequest { pids, names, .. } = &request;
+        if !request.selects_all && pids.is_empty() && names.is_empty() && !request.selects_groups() {
             return Err(
                 "no process is chosen: give --pid, --name, --cgroup, --unit, --pods or --all".to_owned()
             );
@@ -123,41 +136,43 @@ impl Selection {
         let expression = |name: &String| {
             Regex::new(name).map_err(|error| format!("--name {}: {error}", clean(name)).replace('\n', " "))
         };
-        let mounts = if groups.is_empty() { String::new() } else { read_mounts()? };
-        Ok(Self {
-            processes: pids.iter().map(key).collect::<Result<_, _>>()?,
-            names: names.iter().map(expression).collect::<Result<_, _>>()?,
-            groups: groups.iter().map(|path| group_path(path, &mounts)).collect(),
-            units,
-            selects_pods,
-            selects_all,
-            adds_descendants,
-        })
+        let processes = pids.iter().map(key).collect::<Result<_, _>>()?;
+        let names = names.iter().map(expression).collect::<Result<_, _>>()?;
+        if !request.groups.is_empty() {
+            let mounts = read_mounts()?;
+            request.groups.iter_mut().for_each(|path| *path = group_path(path, &mounts));
+        }
+        Ok(Self { request, processes, names })
     }
 
-    /// The processes that are chosen now; none if /proc cannot be listed, without which strandline
-    /// does not start.
-    pub fn find(&self) -> Vec<FoundProcess> {
+    /// The processes that are chosen now. A /proc that cannot be listed counts as one unread.
+    pub fn find(&self) -> FoundProcesses {
+        let SelectionRequest { selects_all, adds_descendants, .. } = self.request;
         let goes_by_id =
-            !self.selects_all && !self.adds_descendants && self.names.is_empty() && !self.selects_groups();
+            !selects_all && !adds_descendants && self.names.is_empty() && !self.request.selects_groups();
+        let mut unread = 0;
+        let mut open = |pid| unless_unread(open_process(pid), &mut unread);
         let mut processes: Vec<FoundProcess> = if goes_by_id {
-            self.processes.iter().filter_map(|key| open_process(key.pid)).collect()
+            self.processes.iter().filter_map(|key| open(key.pid)).collect()
+        } else if let Ok(pids) = procfs::all_pids() {
+            pids.filter_map(open).collect()
         } else {
-            procfs::all_pids().into_iter().flatten().filter_map(open_process).collect()
+            unread = 1;
+            Vec::new()
         };
         let mut chosen: HashSet<i32> =
             processes.iter().filter(|process| self.chooses(process)).map(|process| process.key.pid).collect();
-        if self.adds_descendants {
+        if adds_descendants {
             add_descendants(&mut chosen, processes.iter().map(|process| (process.key.pid, process.parent)));
         }
         processes.retain(|process| chosen.contains(&process.key.pid));
-        processes
+        FoundProcesses { processes, unread }
     }
 
     /// The requested groups: those given by path, and those of the chosen units and pods that are
     /// among `process_groups` or above one of them.
     pub fn requested_groups<'a>(&self, process_groups: impl Iterator<Item = &'a str>) -> Vec<String> {
-        let mut requested: Vec<String> = self.groups.clone();
+        let mut requested: Vec<String> = self.request.groups.clone();
         for path in process_groups {
             let mut end = 0;
             for component in path.split('/') {
@@ -175,17 +190,13 @@ impl Selection {
 
     /// Whether a component of a group's path is a chosen unit or pod.
     fn selects_component(&self, component: &str) -> bool {
-        (self.selects_pods && pod_uid(component).is_some())
-            || self.units.iter().any(|unit| is_unit(component, unit))
-    }
-
-    fn selects_groups(&self) -> bool {
-        self.selects_pods || !self.groups.is_empty() || !self.units.is_empty()
+        (self.request.selects_pods && pod_uid(component).is_some())
+            || self.request.units.iter().any(|unit| is_unit(component, unit))
     }
 
     /// Whether the process itself is chosen, not counting descendants.
     fn chooses(&self, found: &FoundProcess) -> bool {
-        if self.selects_all || self.processes.contains(&found.key) {
+        if self.request.selects_all || self.processes.contains(&found.key) {
             return true;
         }
         if !self.names.is_empty() {
@@ -196,10 +207,10 @@ impl Selection {
                 return true;
             }
         }
-        self.selects_groups() && {
+        self.request.selects_groups() && {
             let text = groups_of(&found.process);
             memberships(&text).any(|membership| {
-                self.groups.iter().any(|group| is_within(membership.path, group))
+                self.request.groups.iter().any(|group| is_within(membership.path, group))
                     || membership.path.split('/').any(|component| self.selects_component(component))
             })
         }
@@ -230,24 +241,33 @@ fn read_mounts() -> Result<String, String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Basic facts about a process; `None` if it is gone, or has no separate memory.
-fn open_process(pid: i32) -> Option<FoundProcess> {
-    let process = Process::open(pid).ok()?;
-    let text = process.read_file("stat", MAX_STAT_BYTES).ok()?;
-    let stat = Stat::parse(&text)?;
+/// A fact about a process; without one, counts the process in `unread` unless it has ended.
+pub(crate) fn unless_unread<T>(fact: Result<Option<T>, Error>, unread: &mut u64) -> Option<T> {
+    fact.unwrap_or_else(|error| {
+        *unread += u64::from(!matches!(error, Error::NoSuchProcess { .. } | Error::Ended { .. }));
+        None
+    })
+}
+
+/// Basic facts about a process; `None` if it has no memory of its own.
+fn open_process(pid: i32) -> Result<Option<FoundProcess>, Error> {
+    let process = Process::open(pid)?;
+    let text = process.read_file("stat", MAX_STAT_BYTES)?;
+    let malformed = || process.error("stat", std::io::ErrorKind::InvalidData.into());
+    let stat = Stat::parse(&text).ok_or_else(malformed)?;
     let has_no_memory = stat.is_kernel_thread() || matches!(stat.state, Some('Z' | 'X'));
     // A snapshot: a copy of a process, made to be read and never run.
     if has_no_memory || (stat.exit_signal == Some(0) && snapshot::is_snapshot(&process)) {
-        return None;
+        return Ok(None);
     }
-    Some(FoundProcess {
+    Ok(Some(FoundProcess {
         key: Key { pid, start_ticks: stat.start_ticks },
         parent: stat.parent.unwrap_or(0),
         name: displayable(name_in(&text)),
         minor_faults: stat.minor_faults,
         major_faults: stat.major_faults,
         process,
-    })
+    }))
 }
 
 /// The name in the text of /proc/PID/stat, any bytes: from the first `(` to the last `)`.
@@ -269,12 +289,12 @@ fn groups_of(process: &Process) -> String {
     process.read_text("cgroup", MAX_GROUP_BYTES).unwrap_or_default()
 }
 
-/// The group that counts its memory: that of version 1's memory controller if it is in use,
-/// otherwise that of version 2.
+/// The group that counts the memory of a process: that of version 1's memory controller if it is in
+/// use, otherwise that of version 2. `…` in a shortened path keeps it from naming another group.
 fn own_group(text: &str) -> Option<String> {
     let version_1 = memberships(text).find(|membership| membership.has_controller("memory"));
     let own = version_1.or_else(|| memberships(text).find(|membership| membership.is_version_2()))?;
-    Some(clean(own.path).chars().take(MAX_GROUP_CHARACTERS).collect())
+    Some(shorten(&clean(own.path), MAX_GROUP_COLUMNS))
 }
 
 /// Whether the group at `path` is `group` or below it.
@@ -381,6 +401,17 @@ mod tests {
     }
 
     #[test]
+    fn only_processes_that_have_not_ended_count_as_unread() {
+        let mut unread = 0;
+        assert!(unless_unread(open_process(i32::MAX), &mut unread).is_none());
+        assert_eq!(unread, 0);
+        let source = std::io::Error::from_raw_os_error(24);
+        let too_many_files = Err(Error::Io { pid: 1, what: String::new(), source });
+        assert_eq!(unless_unread::<()>(too_many_files, &mut unread), None);
+        assert_eq!(unread, 1);
+    }
+
+    #[test]
     fn selections_are_checked() {
         let error = |request| Selection::new(request).unwrap_err();
         assert!(error(SelectionRequest::default()).contains("--pid"));
@@ -394,7 +425,8 @@ mod tests {
         let processes =
             Selection::new(SelectionRequest { pids: vec![own_pid], ..SelectionRequest::default() })
                 .unwrap()
-                .find();
+                .find()
+                .processes;
         assert_eq!(processes.iter().map(|process| process.key.pid).collect::<Vec<_>>(), [own_pid]);
         assert!(processes[0].group().is_some());
     }

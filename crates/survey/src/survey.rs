@@ -1,16 +1,18 @@
 //! All chosen processes at one moment: those with the most RSS one by one, the others summed; and
 //! sums by control group.
 //!
-//! For a proportional set size the kernel walks page tables. So each survey reads them within a
-//! time limit, the oldest first, and keeps them until their next turn, at least for a minute if the
-//! process's memory does not change.
+//! For a proportional set size the kernel walks page tables. So each survey reads these sizes of
+//! the listed processes within a time limit, the oldest first, and keeps each until its next turn:
+//! a minute later, or sooner if the process's memory changes.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
+use strandline_sys::spawn::{Resource, Rlimit};
+
 use crate::figures::{CachedFacts, Figures, Pss};
-use crate::select::{FoundProcess, Key, Selection};
+use crate::select::{FoundProcess, FoundProcesses, Key, Selection, unless_unread};
 
 /// Default time limit for proportional set sizes in each survey: about 6 GiB of memory.
 const MAX_PSS_TIME: Duration = Duration::from_millis(40);
@@ -106,6 +108,9 @@ pub struct Survey {
     pub groups: Vec<GroupSum>,
     /// Number of groups in [`OTHER_GROUPS`].
     pub summed_groups: u64,
+    /// Number of processes left out because their files cannot be read: /proc is mounted with
+    /// hidepid, or too many files are open (see [`raise_file_limit`]).
+    pub unread_processes: u64,
 }
 
 /// A process with what is known of it.
@@ -125,6 +130,15 @@ impl Survey {
     /// Whether it is still valid.
     pub fn is_valid(&self, now: Instant) -> bool {
         now.duration_since(self.at) <= (self.duration * VALID_TIMES).clamp(MIN_VALID, MAX_VALID)
+    }
+}
+
+/// Raises this process's limit of open files as far as it may: a survey keeps the folder of each
+/// process open, and the usual limit is 1,024.
+pub fn raise_file_limit() {
+    if let Ok(limits) = Resource::OpenFiles.get() {
+        // Under the present limit, `Survey::unread_processes` counts what is left out.
+        let _ = Resource::OpenFiles.set(Rlimit { soft: limits.hard, ..limits });
     }
 }
 
@@ -148,20 +162,20 @@ impl Surveyor {
     pub fn take(&mut self, selection: &Selection, max_listed: usize) -> Survey {
         let at = Instant::now();
         let mut cached = std::mem::take(&mut self.cached_facts);
-        let mut known: Vec<KnownProcess> = selection
-            .find()
-            .into_iter()
-            .filter_map(|found| {
-                let facts = CachedFacts::refresh(&found, cached.remove(&found.key))?;
-                Some(KnownProcess { found, facts })
-            })
-            .collect();
+        let FoundProcesses { processes: found_processes, unread: mut unread_processes } = selection.find();
+        let refresh = |found: FoundProcess| {
+            let facts = CachedFacts::refresh(&found, cached.remove(&found.key));
+            Some(KnownProcess { facts: unless_unread(facts, &mut unread_processes)?, found })
+        };
+        let mut known: Vec<KnownProcess> = found_processes.into_iter().filter_map(refresh).collect();
         // Among equal sizes, the older comes first: a process with series keeps them.
         known.sort_by_key(|KnownProcess { found, facts }| {
             (Reverse(facts.figures.rss_bytes), found.key.start_ticks, found.key.pid)
         });
         let listed_count = known.len().min(max_listed);
-        read_pss(&mut known[..listed_count], self.pss_time_limit);
+        let (listed, unlisted) = known.split_at_mut(listed_count);
+        read_pss(listed, self.pss_time_limit);
+        forget_old_pss(unlisted);
         let mut processes = Vec::with_capacity(known.len());
         for KnownProcess { found, facts } in known {
             let CachedFacts { figures, pss, group, .. } = facts.clone();
@@ -173,7 +187,7 @@ impl Surveyor {
         let summed_groups = sum_small_groups(&mut groups);
         let unlisted = processes.split_off(listed_count);
         let others = (!unlisted.is_empty()).then(|| total(&unlisted));
-        Survey { at, duration: at.elapsed(), processes, others, groups, summed_groups }
+        Survey { at, duration: at.elapsed(), processes, others, groups, summed_groups, unread_processes }
     }
 }
 
@@ -189,6 +203,15 @@ fn read_pss(processes: &mut [KnownProcess], time_limit: Duration) {
         if started_at.elapsed() >= time_limit {
             break;
         }
+    }
+}
+
+/// Forgets the proportional set sizes that may have changed since they were read: the sizes of
+/// processes that are no longer listed are not read again.
+fn forget_old_pss(unlisted: &mut [KnownProcess]) {
+    for KnownProcess { facts, .. } in unlisted.iter_mut().filter(|process| process.facts.pss_turn().is_some())
+    {
+        facts.pss = Pss::Unknown;
     }
 }
 
@@ -255,6 +278,18 @@ mod tests {
             process(2, "/", 6, Pss::NotAllowed),
         ]);
         assert_eq!((sum.rss_bytes, sum.pss_bytes, sum.anonymous_bytes), (11, None, Some(2)));
+    }
+
+    #[test]
+    fn the_old_pss_of_an_unlisted_process_is_forgotten() {
+        let own_pid = std::process::id().cast_signed();
+        let request = crate::select::SelectionRequest { pids: vec![own_pid], ..Default::default() };
+        let (own, mut surveyor) = (Selection::new(request).unwrap(), Surveyor::default());
+        assert_eq!(surveyor.take(&own, 1).processes.len(), 1);
+        // Changes statm.
+        let touched = vec![1_u8; 8 << 20];
+        assert_eq!(surveyor.take(&own, 0).others.unwrap().pss_bytes, None);
+        drop(std::hint::black_box(touched));
     }
 
     #[test]

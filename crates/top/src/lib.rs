@@ -1,6 +1,6 @@
 //! A live table of processes by the memory they hold. It reads only what the kernel counts, which
-//! stops no process. A ledger of one process, or a dry run of a remedy, is taken when the user
-//! presses a key, by a callback from the caller.
+//! stops no process. When the user presses a key, a callback of the caller takes a ledger of one
+//! process, or makes a dry run of a remedy.
 //!
 //! Data flows one way: `watch` (a thread that takes surveys of all processes) → `rows` (growth,
 //! order, filter, tree) → `view` (what is on the screen). `state` holds what the user chose by
@@ -17,10 +17,10 @@ mod terminal;
 mod view;
 mod watch;
 
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
 
-use strandline_survey::{Selection, Survey, Surveyor};
+use strandline_survey::{Selection, Survey, Surveyor, raise_file_limit};
 
 pub use requests::{LedgerCallback, Request, RequestResult, StateSums};
 use rows::History;
@@ -47,6 +47,7 @@ const ONCE_INTERVAL: Duration = Duration::from_secs(2);
 /// The table as text, once, `columns` wide, with all rows. Takes up to two seconds, to measure
 /// growth.
 pub fn once(options: Options, columns: u16) -> String {
+    raise_file_limit();
     let mut surveyor = Surveyor::default();
     let mut history = History::default();
     history.add(&surveyor.take(&options.selection, usize::MAX));
@@ -56,13 +57,13 @@ pub fn once(options: Options, columns: u16) -> String {
     let mut state = State::new(options.sort, options.kind);
     state.survey = Some(survey);
     state.arrange(&history);
-    view::text_of(&state, columns)
+    view::table_text(&state, columns)
 }
 
 /// Shows the table until the user, a signal, or the end of the terminal ends it.
 ///
 /// # Errors
-/// One line: the terminal cannot be used.
+/// One line: the terminal cannot be used, or no thread can be started.
 pub fn run(options: Options, read_process: LedgerCallback) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("the terminal cannot be used: {error}");
     if !terminal::is_interactive() {
@@ -70,10 +71,12 @@ pub fn run(options: Options, read_process: LedgerCallback) -> Result<(), String>
             "top needs a terminal on standard input and output; `strandline top --once` prints the table";
         return Err(message.to_owned());
     }
+    let no_thread = |error: std::io::Error| format!("no thread can be started: {error}");
+    raise_file_limit();
     let mut screen = Screen::open().map_err(failed)?;
-    terminal::exit_on_hangup().map_err(failed)?;
-    let surveys = watch::start(options.selection, options.interval, screen.waker()).map_err(failed)?;
-    let requester = requests::start(read_process, screen.waker()).map_err(failed)?;
+    terminal::exit_on_hangup().map_err(no_thread)?;
+    let surveys = watch::start(options.selection, options.interval, screen.waker()).map_err(no_thread)?;
+    let requester = requests::start(read_process, screen.waker()).map_err(no_thread)?;
     let state = State::new(options.sort, options.kind);
     match run_screen(&mut screen, state, &surveys, &requester) {
         // The terminal was closed in the middle of a step, which is a normal end.
@@ -110,9 +113,16 @@ fn run_screen(
                 }
             }
         }
-        if let Some(survey) = surveys.try_iter().last() {
-            history.add(&survey);
-            state.survey = Some(survey);
+        match surveys.try_recv() {
+            Ok(survey) => {
+                history.add(&survey);
+                state.survey = Some(survey);
+            }
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => {
+                let message = "the figures are not updated any more: the thread that reads them has failed";
+                state.message.get_or_insert_with(|| message.to_owned());
+            }
         }
         requester.answers().for_each(|answer| state.take_result(answer));
         state.arrange(&history);

@@ -1,6 +1,5 @@
-//! The thread that takes what the user requests for a process, one request at a time. A request
-//! that is unfinished at the end is abandoned: the kernel releases what it holds when this process
-//! ends.
+//! The thread that reads a process at the user's request, one at a time. A request that is
+//! unfinished at the end is abandoned: the kernel releases what it holds when this process ends.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use crate::terminal::Waker;
 pub enum Request {
     /// A ledger.
     Ledger,
-    /// What the best remedy would give back, without applying it.
+    /// What the best remedy would release, without applying it.
     DryRun,
 }
 
@@ -23,7 +22,7 @@ pub enum Request {
 pub struct RequestResult {
     /// Text without escape sequences.
     pub text: String,
-    /// What the ledger sums up to.
+    /// Sums of the ledger; `None` without one.
     pub sums: Option<StateSums>,
 }
 

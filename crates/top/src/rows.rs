@@ -10,11 +10,12 @@ use strandline_survey::select::Key;
 use strandline_survey::survey::{ProcessFigures, Sum};
 
 /// The columns, from left to right.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Column {
     /// Process id, or number of processes in a group.
     Pid,
     /// RSS.
+    #[default]
     Rss,
     /// PSS.
     Pss,
@@ -35,9 +36,10 @@ impl Column {
 }
 
 /// What the rows are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
     /// Processes as a list.
+    #[default]
     List,
     /// Processes below their parents.
     Tree,
@@ -105,14 +107,14 @@ struct Sample {
     rss_bytes: u64,
 }
 
-/// RSS over the last minute.
+/// RSS of each row over the last minute.
 #[derive(Debug, Default)]
 pub struct History {
     samples: HashMap<RowId, VecDeque<Sample>>,
 }
 
 impl History {
-    /// Adds a survey; rows that are not on it are dropped.
+    /// Adds a survey; drops the rows that it does not have.
     pub fn add(&mut self, survey: &Survey) {
         let of_process = |process: &ProcessFigures| (RowId::Process(process.key), process.figures.rss_bytes);
         let processes = survey.processes.iter().map(of_process);
@@ -155,7 +157,7 @@ pub struct Order<'a> {
     pub filter: &'a str,
 }
 
-/// The rows of a survey.
+/// The rows of a survey, in the order of the screen.
 pub fn arrange(
     survey: &Survey,
     history: &History,
@@ -299,7 +301,15 @@ mod tests {
     }
 
     fn survey(at: Instant, processes: Vec<ProcessFigures>) -> Survey {
-        Survey { at, duration: Duration::ZERO, processes, others: None, groups: Vec::new(), summed_groups: 0 }
+        Survey {
+            at,
+            duration: Duration::ZERO,
+            processes,
+            others: None,
+            groups: Vec::new(),
+            summed_groups: 0,
+            unread_processes: 0,
+        }
     }
 
     const BY_RSS: Order<'_> = Order { kind: Kind::List, sort: Column::Rss, is_reversed: false, filter: "" };

@@ -27,13 +27,14 @@ pub enum Effect {
 }
 
 /// What fills the screen.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Pane {
     /// The rows.
+    #[default]
     Table,
     /// The keys.
     Help,
-    /// The result of a read.
+    /// The result of a request.
     Text { title: String, lines: Vec<String> },
 }
 
@@ -46,7 +47,7 @@ struct SelectedRow {
 }
 
 /// State of the user interface.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct State {
     /// The last survey.
     pub survey: Option<Survey>,
@@ -64,13 +65,13 @@ pub struct State {
     pub is_typing: bool,
     /// What fills the screen now.
     pub pane: Pane,
-    /// How far the text is scrolled.
+    /// Index of the first visible line of a text.
     pub scroll: u16,
-    /// Index of the first row on the screen.
+    /// Index of the first visible row.
     pub first_visible: usize,
     /// A message of one line.
     pub message: Option<String>,
-    /// Results of the last ledgers.
+    /// Results of the last ledger of each process.
     ledger_sums: HashMap<Key, LedgerSums>,
     selection: SelectedRow,
     /// The process of the unfinished request.
@@ -80,25 +81,10 @@ pub struct State {
 impl State {
     /// A state without a survey.
     pub fn new(sort: Column, kind: Kind) -> Self {
-        Self {
-            survey: None,
-            rows: Vec::new(),
-            kind,
-            sort,
-            is_reversed: false,
-            filter: String::new(),
-            is_typing: false,
-            pane: Pane::Table,
-            scroll: 0,
-            first_visible: 0,
-            message: None,
-            ledger_sums: HashMap::new(),
-            selection: SelectedRow::default(),
-            pending_pid: None,
-        }
+        Self { kind, sort, ..Self::default() }
     }
 
-    /// Updates the rows.
+    /// Updates the rows after a change of the survey or of what the user chose.
     pub fn arrange(&mut self, history: &History) {
         let Some(survey) = &self.survey else { return };
         let is_listed = |key: &Key| survey.processes.iter().any(|process| process.key == *key);
@@ -139,7 +125,7 @@ impl State {
     pub fn sort_by(&mut self, next_index: impl Fn(usize, usize) -> usize) {
         let index = Column::ALL.iter().position(|column| *column == self.sort).unwrap_or(0);
         let next = next_index(index, Column::ALL.len());
-        self.sort = Column::ALL.get(next).copied().unwrap_or(Column::Rss);
+        self.sort = Column::ALL.get(next).copied().unwrap_or_default();
     }
 
     /// Shows rows of this kind, or the list if they are shown already.
@@ -155,7 +141,7 @@ impl State {
             Some(pid) => format!("process {pid} is still being read: one at a time"),
             None if send() => {
                 self.pending_pid = Some(pid);
-                format!("{} of process {pid} …", name(request))
+                format!("{} of process {pid} …", request_name(request))
             }
             None => "no process can be read any more: the thread that reads them has ended".to_owned(),
         });
@@ -177,13 +163,13 @@ impl State {
         }
         self.message = None;
         let lines = reading.text.lines().map(str::to_owned).collect();
-        self.pane = Pane::Text { title: format!("{} of process {pid}", name(request)), lines };
+        self.pane = Pane::Text { title: format!("{} of process {pid}", request_name(request)), lines };
         (self.scroll, self.is_typing) = (0, false);
     }
 }
 
 /// A request in words.
-fn name(request: Request) -> &'static str {
+fn request_name(request: Request) -> &'static str {
     match request {
         Request::Ledger => "ledger",
         Request::DryRun => "dry run",

@@ -9,8 +9,8 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Widget};
-use strandline_report::text::{counted, wrap_at_most};
-use strandline_report::units::{bytes, maybe_bytes};
+use strandline_report::text::{counted, width, wrap_at_most};
+use strandline_report::units::{bytes, maybe_bytes, seconds};
 
 use crate::keys;
 use crate::rows::{Column, Kind, Row};
@@ -18,12 +18,12 @@ use crate::state::{Pane, State};
 
 /// Shown for an unknown figure.
 const UNKNOWN: &str = "?";
-/// Shown if there was no ledger.
-const NONE: &str = "-";
+/// Shown without a ledger.
+const NO_LEDGER: &str = "-";
 /// Minimum width of the table as text.
-const MIN_COLUMNS: u16 = 40;
+const MIN_COLUMNS: usize = 40;
 /// Maximum width of the table as text.
-const MAX_COLUMNS: u16 = 400;
+const MAX_COLUMNS: usize = 400;
 /// Width of a process id: at most 4,194,304 (PID_MAX_LIMIT).
 const PID_WIDTH: usize = 7;
 /// Width of a size: `1023 MiB`.
@@ -54,7 +54,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &mut State) {
         Pane::Table => {
             frame.render_widget(Line::from(headline(state)).style(Modifier::BOLD), head);
             scroll_to_selected(state, usize::from(body.height.saturating_sub(1)));
-            draw_table(state, body, frame.buffer_mut(), true);
+            draw_table(state, body, frame.buffer_mut());
             frame.render_widget(Paragraph::new(footer), foot);
         }
         Pane::Help => {
@@ -88,15 +88,14 @@ fn draw_text(frame: &mut Frame<'_>, title: &str, lines: Vec<String>, scroll: &mu
 }
 
 /// The table as text, with all rows.
-pub fn text_of(state: &State, columns: u16) -> String {
-    let height = u16::try_from(state.rows.len() + 1).unwrap_or(u16::MAX);
-    let area = Rect::new(0, 0, columns.clamp(MIN_COLUMNS, MAX_COLUMNS), height);
-    let mut buffer = Buffer::empty(area);
-    draw_table(state, area, &mut buffer, false);
+pub fn table_text(state: &State, columns: u16) -> String {
+    let columns = usize::from(columns).clamp(MIN_COLUMNS, MAX_COLUMNS);
     let mut text = headline(state).trim().to_owned() + "\n";
-    for y in 0..area.height {
-        let line: String = (0..area.width).filter_map(|x| Some(buffer.cell((x, y))?.symbol())).collect();
-        text.push_str(line.trim_end());
+    for line in std::iter::once(heading_line(state)).chain(state.rows.iter().map(|row| row_line(state, row)))
+    {
+        let mut ends = (0..=line.len()).rev().filter(|&end| line.is_char_boundary(end));
+        let fitting_end = ends.find(|&end| width(&line[..end]) <= columns).unwrap_or(0);
+        text.push_str(line[..fitting_end].trim_end());
         text.push('\n');
     }
     text
@@ -112,8 +111,12 @@ fn headline(state: &State) -> String {
     let subjects = counted(state.rows.len() as u64, subject);
     let filter =
         if state.filter.is_empty() { String::new() } else { format!(" with “{}”", state.filter) };
-    let duration = strandline_report::units::seconds(survey.duration.as_secs_f64());
-    format!(" {subjects}{filter} · read in {duration}, none stopped")
+    let duration = seconds(survey.duration.as_secs_f64());
+    let unread = match survey.unread_processes {
+        0 => String::new(),
+        count => format!(" · {} cannot be read", counted(count, "process")),
+    };
+    format!(" {subjects}{filter} · read in {duration}, none stopped{unread}")
 }
 
 /// The lines below the table: keys, the filter, or a message.
@@ -134,7 +137,7 @@ fn scroll_to_selected(state: &mut State, height: usize) {
 }
 
 /// Width of a column; `None` for the last, which takes the rest.
-fn width(column: Column) -> Option<usize> {
+fn column_width(column: Column) -> Option<usize> {
     match column {
         Column::Pid => Some(PID_WIDTH),
         Column::Growth => Some(GROWTH_WIDTH),
@@ -144,30 +147,36 @@ fn width(column: Column) -> Option<usize> {
     }
 }
 
-/// Draws the rows from the first visible one on, with the selected row inverted; if not `is_live`,
-/// all rows and no selection.
-fn draw_table(state: &State, area: Rect, buffer: &mut Buffer, is_live: bool) {
-    let headings = Column::ALL.map(|column| heading(state, column));
-    let mut line = area;
-    line.height = 1;
-    Line::from(Span::styled(joined(&headings), Style::from(Modifier::UNDERLINED))).render(line, buffer);
-    let rows = state.rows.iter().enumerate().skip(if is_live { state.first_visible } else { 0 });
+/// Draws the rows from the first visible one on, with the selected row inverted.
+fn draw_table(state: &State, area: Rect, buffer: &mut Buffer) {
+    let mut line = Rect { height: 1, ..area };
+    Line::from(Span::styled(heading_line(state), Modifier::UNDERLINED)).render(line, buffer);
+    let rows = state.rows.iter().enumerate().skip(state.first_visible);
     for (index, row) in rows.take(usize::from(area.height.saturating_sub(1))) {
         line.y += 1;
-        let mut text = joined(&Column::ALL.map(|column| cell(state, row, column)));
+        let mut text = row_line(state, row);
         let mut style = Style::new();
-        if is_live && index == state.selected_index() {
+        if index == state.selected_index() {
             style = Style::from(Modifier::REVERSED);
-            let missing = usize::from(area.width).saturating_sub(text.chars().count());
-            text.extend(std::iter::repeat_n(' ', missing));
+            text.push_str(&" ".repeat(usize::from(area.width).saturating_sub(width(&text))));
         }
         Line::from(Span::styled(text, style)).render(line, buffer);
     }
 }
 
+/// The line with the headings of the columns.
+fn heading_line(state: &State) -> String {
+    joined(&Column::ALL.map(|column| heading(state, column)))
+}
+
+/// The line of a row.
+fn row_line(state: &State, row: &Row) -> String {
+    joined(&Column::ALL.map(|column| cell(state, row, column)))
+}
+
 /// A line of the table, with its cells padded to the widths of the columns.
 fn joined(cells: &[String]) -> String {
-    let padded = Column::ALL.iter().zip(cells).map(|(column, cell)| match width(*column) {
+    let padded = Column::ALL.iter().zip(cells).map(|(column, cell)| match column_width(*column) {
         None => cell.clone(),
         Some(width) => format!("{cell:>width$}"),
     });
@@ -202,10 +211,10 @@ fn cell(state: &State, row: &Row, column: Column) -> String {
         Column::Pss => maybe_bytes(row.pss_bytes),
         Column::Growth => row.growth_bytes_per_minute.map_or_else(|| UNKNOWN.to_owned(), signed),
         Column::Stranded => row.ledger.map_or_else(
-            || size_and_age(NONE, ""),
+            || size_and_age(NO_LEDGER, ""),
             |sums| size_and_age(&bytes(sums.stranded_bytes), &age(sums.at.elapsed())),
         ),
-        Column::Pinned => row.ledger.map_or_else(|| NONE.to_owned(), |sums| bytes(sums.pinned_bytes)),
+        Column::Pinned => row.ledger.map_or_else(|| NO_LEDGER.to_owned(), |sums| bytes(sums.pinned_bytes)),
         Column::Name if state.kind == Kind::Tree => format!(" {}{}", "  ".repeat(row.depth), row.name),
         Column::Name => format!(" {}", row.name),
     }

@@ -1,6 +1,7 @@
 //! The thread that takes surveys of all processes repeatedly. It uses at most a fiftieth of a
 //! processor for any number of processes: it then takes surveys less often.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
@@ -14,7 +15,8 @@ const PAUSE_FACTOR: u32 = 50;
 /// tables: a quarter of the processor time that all of a survey may use.
 const PSS_PART: f64 = 0.005;
 
-/// Starts the thread; surveys arrive on the channel, and the waker announces them.
+/// Starts the thread; surveys arrive on the channel, and the waker announces them. If the thread
+/// fails, it closes the channel and wakes too.
 ///
 /// # Errors
 /// If the kernel has no thread left.
@@ -24,8 +26,7 @@ pub fn start(selection: Selection, interval: Duration, waker: Waker) -> std::io:
     let mut surveyor = Surveyor::default();
     surveyor.pss_time_limit = interval.mul_f64(PSS_PART);
     let body = move || {
-        loop {
-            let survey = surveyor.take(&selection, usize::MAX);
+        while let Ok(survey) = catch_unwind(AssertUnwindSafe(|| surveyor.take(&selection, usize::MAX))) {
             let duration = survey.duration;
             if sender.send(survey).is_err() {
                 return;
@@ -33,6 +34,8 @@ pub fn start(selection: Selection, interval: Duration, waker: Waker) -> std::io:
             waker.wake();
             std::thread::sleep(interval.max(duration * PAUSE_FACTOR));
         }
+        drop(sender);
+        waker.wake();
     };
     std::thread::Builder::new().name("figures".into()).spawn(body)?;
     Ok(receiver)

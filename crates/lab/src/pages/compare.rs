@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use strandline_inspect::Caveat;
 use strandline_inspect::environment::Environment;
 
+use super::median_text;
 use crate::cell::LabCaveat;
 use crate::compare::{Comparison, FailedRuns, Metric, MetricComparison, letter};
 use crate::nodes::NodeKind;
@@ -358,17 +359,11 @@ fn cases_section(comparison: &Comparison) -> Section {
         let mut rows = Vec::new();
         for command in 0..comparison.commands.len() {
             let mut row = vec![Cell::plain(letter(command))];
-            row.extend(cases.clone().map(|case| {
-                let estimate =
-                    compared(case, metric).and_then(|compared| compared.estimates.get(command)?.as_ref());
-                Cell::plain(
-                    estimate.map_or(UNKNOWN.to_owned(), |estimate| format_value(metric, estimate.median)),
-                )
-            }));
+            row.extend(cases.clone().map(|case| median_cell(metric, compared(case, metric), command)));
             rows.push(row);
         }
         for command in 1..comparison.commands.len() {
-            let mut row = vec![Cell::plain(format!("{}/{}", letter(command), letter(0)))];
+            let mut row = vec![Cell::plain(ratio_title(command))];
             row.extend(cases.clone().map(|case| match compared(case, metric) {
                 Some(compared) => {
                     ratio_cell(metric, compared, command, |ratio| format!("{:.0}%", ratio.median * 100.0))
@@ -390,16 +385,13 @@ fn case_section(comparison: &Comparison, case: usize, name: &str) -> Section {
     let commands = 0..comparison.commands.len();
     columns.extend(commands.clone().map(|command| Column::new(letter(command), true)));
     for command in commands.clone().skip(1) {
-        columns.push(Column::new(format!("{}/{}", letter(command), letter(0)), true));
+        columns.push(Column::new(ratio_title(command), true));
         columns.push(Column::new("interval", false));
         columns.push(Column::new("", false));
     }
     let rows = metrics.iter().map(|(&metric, compared)| {
         let mut row = vec![Cell::plain(title(metric).to_owned())];
-        row.extend(commands.clone().map(|command| {
-            let estimate = compared.estimates.get(command).and_then(Option::as_ref);
-            Cell::plain(estimate.map_or(UNKNOWN.to_owned(), |estimate| format_value(metric, estimate.median)))
-        }));
+        row.extend(commands.clone().map(|command| median_cell(metric, Some(compared), command)));
         for command in commands.clone().skip(1) {
             row.push(ratio_cell(metric, compared, command, |ratio| format_ratio(ratio.median)));
             row.push(Cell::plain(interval(compared, command)));
@@ -430,6 +422,17 @@ fn strips_plot(metric: Metric, compared: &MetricComparison) -> Plot {
         x_names: (0..compared.estimates.len()).map(letter).collect(),
         ..Plot::default()
     }
+}
+
+/// Title of the ratio of a command to the first one.
+fn ratio_title(command: usize) -> String {
+    format!("{}/{}", letter(command), letter(0))
+}
+
+/// The median of a metric of a command.
+fn median_cell(metric: Metric, compared: Option<&MetricComparison>, command: usize) -> Cell {
+    let estimate = compared.and_then(|compared| compared.estimates.get(command)?.as_ref());
+    Cell::plain(median_text(estimate, |median| format_value(metric, median)))
 }
 
 /// A value of a metric with its unit.

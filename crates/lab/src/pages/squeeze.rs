@@ -1,6 +1,7 @@
 //! Page of `squeeze`: the smallest limit, how the command fails below it, its slowdown above it,
 //! and snippets to paste.
 
+use super::median_text;
 use crate::squeeze::LimitKind;
 use crate::squeeze::findings::{Band, Findings, LimitResult};
 use crate::squeeze::slowdown::{Level, LimitedFigure};
@@ -158,7 +159,7 @@ fn limits_table(findings: &Findings) -> Table {
         format!("the {MAX_LIMITS} limits nearest to the edge; others are left out: {unlisted}")
     };
     let mut columns = ["limit", "bytes", "runs", "failed"].map(figure_column).to_vec();
-    columns.push(text_column(""));
+    columns.push(Column::new("", false));
     Table { caption, columns, rows: rows.collect() }
 }
 
@@ -202,18 +203,17 @@ fn failures_section(findings: &Findings) -> Option<Section> {
     });
     let table = Table {
         caption: String::new(),
-        columns: vec![figure_column("under"), figure_column("runs"), text_column("how")],
+        columns: vec![figure_column("under"), figure_column("runs"), Column::new("how", false)],
         rows: rows.collect(),
     };
-    let stderr_tail =
-        findings.failure.as_ref().map(|failure| failure.stderr_tail.clone()).unwrap_or_default();
-    let snippets = (!stderr_tail.is_empty()).then(|| {
-        Snippet::new(format!("what it wrote to standard error last under {}", bytes(failing)), stderr_tail)
+    let stderr_tail = findings.failure.iter().map(|failure| &failure.stderr_tail);
+    let snippets = stderr_tail.filter(|tail| !tail.is_empty()).map(|tail| {
+        Snippet::new(format!("what it wrote to standard error last under {}", bytes(failing)), tail.clone())
     });
     Some(Section {
         heading: "How it fails below".to_owned(),
         tables: vec![table],
-        snippets: snippets.into_iter().collect(),
+        snippets: snippets.collect(),
         ..Section::default()
     })
 }
@@ -225,24 +225,22 @@ fn slowdown_section(findings: &Findings) -> Option<Section> {
         vec![
             Cell::plain(format!("{:.1} ×", level.factor)),
             Cell::plain(bytes(level.limit_bytes)),
-            Cell::plain(median_time(&level.wall_seconds)),
+            time_cell(level.wall_seconds.estimate.as_ref()),
             ratio_cell(&level.wall_seconds),
-            Cell::plain(median_count(&level.minor_faults)),
+            count_cell(level.minor_faults.estimate.as_ref()),
             ratio_cell(&level.minor_faults),
-            Cell::plain(median_count(&level.major_faults)),
+            count_cell(level.major_faults.estimate.as_ref()),
         ]
     });
     let unlimited = &findings.unlimited;
-    let without_ratio =
-        |estimate: &Option<Estimate>| LimitedFigure { estimate: estimate.clone(), ratio: None };
     let unlimited_row = vec![
         Cell::plain("none"),
-        Cell::plain(String::new()),
-        Cell::plain(median_time(&without_ratio(&unlimited.wall_seconds))),
-        Cell::plain(String::new()),
-        Cell::plain(median_count(&without_ratio(&unlimited.minor_faults))),
-        Cell::plain(String::new()),
-        Cell::plain(median_count(&without_ratio(&unlimited.major_faults))),
+        Cell::plain(""),
+        time_cell(unlimited.wall_seconds.as_ref()),
+        Cell::plain(""),
+        count_cell(unlimited.minor_faults.as_ref()),
+        Cell::plain(""),
+        count_cell(unlimited.major_faults.as_ref()),
     ];
     let titles = ["smallest", "limit", "wall time", "ratio", "minor faults", "ratio", "major faults"];
     let table = Table {
@@ -275,10 +273,11 @@ fn slowdown_plot(levels: &[Level]) -> Plot {
             points: measured_ratios()
                 .map(|(level, ratio)| Point { x: level.limit_bytes as f64, y: ratio.median })
                 .collect(),
+            // An interval that is not finite is not drawn.
             intervals: measured_ratios()
                 .map(|(_, ratio)| Interval {
-                    low: ratio.low.unwrap_or(ratio.median),
-                    high: ratio.high.unwrap_or(ratio.median),
+                    low: ratio.low.unwrap_or(f64::NAN),
+                    high: ratio.high.unwrap_or(f64::NAN),
                 })
                 .collect(),
             labels: Vec::new(),
@@ -287,15 +286,12 @@ fn slowdown_plot(levels: &[Level]) -> Plot {
     }
 }
 
-fn median_time(figure: &LimitedFigure) -> String {
-    figure.estimate.as_ref().map_or_else(|| UNKNOWN.to_owned(), |estimate| seconds(estimate.median))
+fn time_cell(estimate: Option<&Estimate>) -> Cell {
+    Cell::plain(median_text(estimate, seconds))
 }
 
-fn median_count(figure: &LimitedFigure) -> String {
-    figure
-        .estimate
-        .as_ref()
-        .map_or_else(|| UNKNOWN.to_owned(), |estimate| thousands(estimate.median.round() as u64))
+fn count_cell(estimate: Option<&Estimate>) -> Cell {
+    Cell::plain(median_text(estimate, |median| thousands(median.round() as u64)))
 }
 
 fn ratio_cell(figure: &LimitedFigure) -> Cell {
@@ -363,9 +359,4 @@ fn snippets_section(findings: &Findings) -> Option<Section> {
 /// A column of figures.
 fn figure_column(title: &str) -> Column {
     Column::new(title, true)
-}
-
-/// A column of text.
-fn text_column(title: &str) -> Column {
-    Column::new(title, false)
 }

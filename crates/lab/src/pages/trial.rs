@@ -6,11 +6,11 @@ use strandline_inspect::Caveat;
 use strandline_inspect::environment::Environment;
 
 use super::trial_caveats::{all_results, caveats};
+use super::{ids_by_text, median_text};
 use crate::nodes::NodeKind;
 use crate::statistics::Ratio;
 use crate::trial::catalogue::Candidate;
-use crate::trial::observation::SecondsRange;
-use crate::trial::observation::SettledSource;
+use crate::trial::observation::{SecondsRange, SettledSource};
 use crate::trial::paste::{Paste, paste};
 use crate::trial::rank::{self, Goal, Status};
 use crate::trial::tries::{self, BASELINE, Figure, NotApplicable, Trial, Tried, TriedSetting, TryResult};
@@ -348,24 +348,18 @@ fn settled_in_words(trial: &Trial) -> String {
 
 /// Row of a setting in the first table: settled memory and time. `suffix` follows the status.
 fn row(id: &str, result: &TryResult, status: Option<Status>, suffix: &str) -> Vec<Cell> {
-    let tone = match status {
-        Some(Status::Better) => Tone::Good,
-        Some(Status::Worse | Status::Failed) => Tone::Bad,
-        Some(Status::Same) => Tone::Faint,
-        None => Tone::Plain,
-    };
-    let text = match status {
-        Some(Status::Better) => "better",
-        Some(Status::Worse) => "worse",
-        Some(Status::Same) => "same",
-        Some(Status::Failed) => "failed",
-        None => "",
+    let (text, tone) = match status {
+        Some(Status::Better) => ("better", Tone::Good),
+        Some(Status::Worse) => ("worse", Tone::Bad),
+        Some(Status::Same) => ("same", Tone::Faint),
+        Some(Status::Failed) => ("failed", Tone::Bad),
+        None => ("", Tone::Plain),
     };
     vec![
         Cell::plain(clean(id)),
         Cell::plain(size(&result.settled)),
         Cell { text: format_ratio(&result.settled), tone },
-        Cell::plain(format_median(&result.wall, seconds)),
+        Cell::plain(median_text(result.wall.estimate.as_ref(), seconds)),
         Cell::plain(format_ratio(&result.wall)),
         Cell { text: format!("{text}{suffix}").trim().to_owned(), tone },
     ]
@@ -377,7 +371,7 @@ fn other_row(id: &str, result: &TryResult) -> Vec<Cell> {
         Cell::plain(clean(id)),
         Cell::plain(size(&result.peak)),
         Cell::plain(format_ratio(&result.peak)),
-        Cell::plain(format_median(&result.faults, |faults| thousands(faults.round() as u64))),
+        Cell::plain(median_text(result.faults.estimate.as_ref(), |faults| thousands(faults.round() as u64))),
         Cell::plain(format_ratio(&result.faults)),
         Cell::plain(settled_time(result)),
     ]
@@ -393,11 +387,7 @@ fn settled_time(result: &TryResult) -> String {
 }
 
 fn size(figure: &Figure) -> String {
-    format_median(figure, |median| bytes(median.round() as u64))
-}
-
-fn format_median(figure: &Figure, format: impl Fn(f64) -> String) -> String {
-    median(figure).map_or(UNKNOWN.to_owned(), format)
+    median_text(figure.estimate.as_ref(), |median| bytes(median.round() as u64))
 }
 
 /// A ratio and its interval, such as "0.15 (.14–.16)".
@@ -457,30 +447,20 @@ fn paste_section(trial: &Trial, setting: &TriedSetting) -> Section {
 
 fn failed_section(trial: &Trial) -> Option<Section> {
     let failed = trial.tried.iter();
-    let failed = failed.filter_map(|tried| Some((&tried.setting.id, tried.result.failure.as_ref()?)));
+    let failed = failed.filter_map(|tried| Some((&*tried.setting.id, tried.result.failure.as_deref()?)));
     reasons_section("Failed", failed)
 }
 
 fn not_tried_section(trial: &Trial) -> Option<Section> {
-    let reasons = trial.not_applicable.iter().map(|candidate| (&candidate.id, &candidate.reason));
+    let reasons = trial.not_applicable.iter().map(|candidate| (&*candidate.id, &*candidate.reason));
     reasons_section("Not tried", reasons)
 }
 
 /// A section of ids, grouped by their reason; `None` if there are none.
-fn reasons_section<'a>(
-    heading: &str,
-    reasons: impl Iterator<Item = (&'a String, &'a String)>,
-) -> Option<Section> {
-    let mut grouped: Vec<(&String, Vec<String>)> = Vec::new();
-    for (id, reason) in reasons {
-        match grouped.iter_mut().find(|(grouped_reason, _)| *grouped_reason == reason) {
-            Some((_, ids)) => ids.push(clean(id)),
-            None => grouped.push((reason, vec![clean(id)])),
-        }
-    }
-    let paragraphs: Vec<String> = grouped
+fn reasons_section<'a>(heading: &str, reasons: impl Iterator<Item = (&'a str, &'a str)>) -> Option<Section> {
+    let paragraphs: Vec<String> = ids_by_text(reasons)
         .iter()
-        .map(|(reason, ids)| format!("{}: {}.", ids.join(", "), clean_sentence(reason)))
+        .map(|(reason, ids)| format!("{}: {}.", clean(&ids.join(", ")), clean_sentence(reason)))
         .collect();
     (!paragraphs.is_empty()).then(|| Section {
         heading: heading.to_owned(),

@@ -2,6 +2,7 @@
 //! failed runs.
 
 use super::compare::leftovers_caveat;
+use super::ids_by_text;
 use crate::cell::LabCaveat;
 use crate::trial::observation::SettledSource;
 use crate::trial::tries::{self, BASELINE, Figure, Trial, Tried, TryResult};
@@ -128,14 +129,7 @@ fn outliers(trial: &Trial) -> Vec<String> {
 
 /// Notes on runs, each with the settings that it applies to.
 fn notes(trial: &Trial) -> Vec<String> {
-    let mut grouped: Vec<(&str, Vec<&str>)> = Vec::new();
-    for (id, result) in all_results(trial) {
-        for note in &result.notes {
-            match grouped.iter_mut().find(|(text, _)| text == note) {
-                Some((_, ids)) => ids.push(id),
-                None => grouped.push((note, vec![id])),
-            }
-        }
-    }
-    grouped.into_iter().map(|(note, ids)| format!("{}: {note}", first_names(&ids))).collect()
+    let notes =
+        all_results(trial).flat_map(|(id, result)| result.notes.iter().map(move |note| (id, note.as_str())));
+    ids_by_text(notes).into_iter().map(|(note, ids)| format!("{}: {note}", first_names(&ids))).collect()
 }

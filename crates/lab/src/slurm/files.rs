@@ -1,5 +1,5 @@
-//! Files in the shared folder, `slurm/` below the folder of the lab: what tasks are to run, and
-//! what they wrote.
+//! Files in the shared folder, `slurm/` below the folder of the lab: what the tasks have to run,
+//! and what they wrote.
 //!
 //! The scheduler supplies no figures; tasks and the submitting strandline communicate only by these
 //! files. Each is written under a temporary name and then renamed. They may still be damaged or
@@ -122,7 +122,7 @@ pub struct FinishedRound {
     pub runs: Vec<Run>,
 }
 
-/// A run of a finished round, with what it was run under.
+/// A run of a finished round, with the settings and limits it ran under.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
     /// Index of the subject in the plan.
@@ -131,9 +131,11 @@ pub struct Run {
     pub name: String,
     /// The variables set for it.
     pub settings: Vec<(String, Option<String>)>,
+    /// The limits set for it.
     pub limits: Limits,
-    /// The allocators mapped according to its ledgers; `None` without a ledger.
+    /// The mapped allocators according to its ledgers; `None` if they name none.
     pub allocators: Option<Vec<String>>,
+    /// How it ended, and its figures.
     pub outcome: Outcome,
 }
 
@@ -153,9 +155,20 @@ pub struct TaskFailure {
 pub enum ReadResult<T> {
     /// The file does not exist.
     Missing,
-    /// The content is wrong; holds one line that names the file and the reason.
+    /// The file cannot be read, or its content is wrong; one line with the path and the reason.
     Invalid(String),
+    /// The content of the file.
     Content(T),
+}
+
+impl<T> ReadResult<T> {
+    /// The content; `None` if the file is missing or invalid.
+    pub fn content(self) -> Option<T> {
+        match self {
+            Self::Content(content) => Some(content),
+            Self::Missing | Self::Invalid(_) => None,
+        }
+    }
 }
 
 impl SharedFolder {
@@ -209,6 +222,9 @@ impl SharedFolder {
             ReadResult::Missing => return ReadResult::Missing,
             ReadResult::Invalid(reason) => return ReadResult::Invalid(reason),
         };
+        if finished.schema != SCHEMA {
+            return invalid("another version of strandline wrote it");
+        }
         if finished.lab != self.lab || finished.plan != plan || finished.round != round {
             return invalid("it is of another lab or round");
         }
@@ -359,6 +375,7 @@ mod tests {
         assert!(refused(&good, &[0]), "other runs");
         assert!(refused(&FinishedRound { lab: "other".to_owned(), ..good.clone() }, &[0, 1]));
         assert!(refused(&FinishedRound { round: 4, ..good.clone() }, &[0, 1]));
+        assert!(refused(&FinishedRound { schema: "strandline/round/2".to_owned(), ..good.clone() }, &[0, 1]));
         for path in ["/etc/passwd", "cells/../../x", ".."] {
             let mut bad = good.clone();
             bad.runs[0].outcome.stderr = Some(shared.root.join(path));

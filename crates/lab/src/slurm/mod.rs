@@ -32,9 +32,7 @@ mod watch;
 pub use files::Task;
 pub use task::{TaskArguments, serve};
 
-use files::{
-    JobArray, LabIdentity, Owner, Plan, ReadResult, SharedFolder, plan_name, read, token, write_json,
-};
+use files::{JobArray, LabIdentity, Owner, Plan, SharedFolder, plan_name, read, token, write_json};
 use scheduler::TaskState;
 
 /// The job script.
@@ -43,29 +41,12 @@ const SCRIPT: &str = include_str!("round.sh");
 const SUBFOLDERS: [&str; 5] = ["rounds", "logs", "arrays", "plans", "work"];
 /// Maximum number of arrays of one lab.
 const MAX_ARRAYS: u32 = 10_000;
-/// Options of sbatch that are rejected because they would change what a round is.
-const RESERVED_OPTIONS: [&str; 20] = [
-    "--array",
-    "-a",
-    "--nodes",
-    "-N",
-    "--ntasks",
-    "-n",
-    "--output",
-    "-o",
-    "--error",
-    "-e",
-    "--wrap",
-    "--wait",
-    "-W",
-    "--parsable",
-    "--test-only",
-    "--job-name",
-    "-J",
-    "--chdir",
-    "-D",
-    "--export",
-];
+/// Options of sbatch that are rejected because they would change what a round is, with blanks
+/// between them.
+const RESERVED_OPTIONS: &str = "--array --nodes --ntasks --output --error --wrap --wait --parsable --test-only \
+                                --job-name --chdir --export";
+/// The short forms of these options.
+const RESERVED_LETTERS: &str = "aNnoeWJD";
 
 /// Options for submitting jobs.
 #[derive(Clone, Debug, Default)]
@@ -95,15 +76,12 @@ pub struct LabFolder<'a> {
 pub fn why_rejected(option: &str) -> Option<String> {
     let name = option.split('=').next().unwrap_or(option);
     // The value may follow a short option directly: -N2.
-    let short = name
-        .strip_prefix('-')
-        .filter(|letters| !letters.starts_with('-'))
-        .and_then(|letters| letters.chars().next());
-    let is_reserved = RESERVED_OPTIONS.contains(&name)
-        || short.is_some_and(|short| RESERVED_OPTIONS.contains(&format!("-{short}").as_str()));
+    let letter = name.strip_prefix('-').and_then(|letters| letters.chars().next());
+    let is_reserved = RESERVED_OPTIONS.split(' ').any(|reserved| reserved == name)
+        || letter.is_some_and(|letter| RESERVED_LETTERS.contains(letter));
     if !option.starts_with('-') {
         return Some(format!(
-            "{option}: an option of sbatch begins with -, and has its value behind =: --qos=low"
+            "{option}: an option of sbatch begins with -, and its value follows =: --qos=low"
         ));
     }
     is_reserved
@@ -111,7 +89,7 @@ pub fn why_rejected(option: &str) -> Option<String> {
 }
 
 /// A requested round that is not finished.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct PendingRound {
     /// Its subjects, in the drawn order.
     turns: Vec<usize>,
@@ -178,7 +156,7 @@ impl Slurm {
         interrupt: Arc<Interrupt>,
     ) -> Result<Self, String> {
         if root.to_str().is_none_or(|root| root.contains(['\n', '\\'])) {
-            return Err(format!("{}: a name that sbatch takes has neither \\ nor line ends", root.display()));
+            return Err(format!("{}: sbatch accepts no path with \\ or a line end", root.display()));
         }
         let shared = open_shared_folder(root, key, is_fresh)?;
         atomic_file::write(&shared.below("round.sh"), SCRIPT.as_bytes())?;
@@ -248,11 +226,7 @@ impl Slurm {
 /// one otherwise, also if `lab.json` is missing or damaged.
 fn open_shared_folder(root: &Path, key: &str, is_fresh: bool) -> Result<SharedFolder, String> {
     let mut shared = SharedFolder { root: root.to_owned(), lab: String::new() };
-    let previous_lab = match read::<LabIdentity>(&shared.below("lab.json")) {
-        ReadResult::Content(previous) => Some(previous),
-        ReadResult::Missing | ReadResult::Invalid(_) => None,
-    };
-    match previous_lab {
+    match read::<LabIdentity>(&shared.below("lab.json")).content() {
         Some(previous) if previous.key == key && !is_fresh => shared.lab = previous.lab,
         previous_lab => {
             if let Some(previous) = previous_lab {
@@ -305,12 +279,9 @@ fn known_arrays(shared: &SharedFolder) -> Result<BTreeMap<u32, SubmittedArray>, 
         let name = entry.file_name();
         let number = name.to_str().and_then(|name| name.strip_suffix(".json")?.parse::<u32>().ok());
         let Some(number) = number.filter(|&number| number < MAX_ARRAYS) else { continue };
-        let ReadResult::Content(array) = read::<JobArray>(&entry.path()) else { continue };
+        let Some(array) = read::<JobArray>(&entry.path()).content() else { continue };
         if array.lab == shared.lab {
-            let job = match read::<u64>(&shared.job_file(number)) {
-                ReadResult::Content(job) => Some(job),
-                ReadResult::Missing | ReadResult::Invalid(_) => None,
-            };
+            let job = read::<u64>(&shared.job_file(number)).content();
             arrays.insert(number, SubmittedArray { array, job });
         }
     }
@@ -332,16 +303,7 @@ impl RemoteExecutor for Slurm {
         self.plan = plan_name(&plan).map_err(StopReason::Failed)?;
         write_json(&self.shared.plan_file(&self.plan), &plan).map_err(StopReason::Failed)?;
         for Round { number, turns } in rounds {
-            let pending = PendingRound {
-                turns,
-                attempts: 0,
-                task: None,
-                state: TaskState::Waiting,
-                state_text: None,
-                node: None,
-                ended_since: None,
-            };
-            self.pending.insert(number, pending);
+            self.pending.insert(number, PendingRound { turns, ..PendingRound::default() });
         }
         // Rounds that were finished by, or are running for, an earlier strandline are not submitted
         // again.

@@ -1,10 +1,10 @@
 #!/bin/sh
-# One round of a lab of strandline's: PROGRAM FOLDER ARRAY. What it is about lies in the folder.
+# Runs one round of a strandline lab: PROGRAM FOLDER ARRAY. The folder has the files that describe it.
 program=$1 folder=$2 array=$3
 task="${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}_${SLURM_ARRAY_TASK_ID:-0}"
 node=${SLURMD_NODENAME:-$(uname -n)}
 restarts=${SLURM_RESTART_COUNT:-0}
-# What is measured finds the variables of who submitted it, and none of the scheduler's.
+# The runs get the variables of the submitting user without those of the scheduler.
 for name in $(env | sed -n 's/^\(SLURM[A-Z]*_[A-Za-z0-9_]*\)=.*/\1/p'); do
     case $name in
     SLURM_CONF) ;;

@@ -5,9 +5,12 @@
 //! A program that does not answer is killed after a while, so that a scheduler that is down cannot
 //! block the lab.
 
-use std::io::Read;
+use std::fs::File;
+use std::io::{self, Read, Seek};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::files::Task;
 use strandline_report::text::{clean, shorten};
@@ -22,8 +25,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(4);
 const DEFAULT_MAX_TASKS: usize = 1000;
 /// Upper bound of tasks per array.
 const MAX_TASKS: usize = 10_000;
-/// Number of lines, and their length, of a program's output in a message.
+/// Maximum number of lines of a program's output in a message.
 const MAX_MESSAGE_LINES: usize = 3;
+/// Maximum width of these lines together.
 const MAX_MESSAGE_COLUMNS: usize = 300;
 
 /// Fields of `scontrol show job` that describe the end of a task.
@@ -33,7 +37,7 @@ const END_FIELDS: [&str; 4] = ["JobState=", "Reason=", "ExitCode=", "BatchHost="
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SchedulerError {
     /// It knows no such job.
-    Unknown,
+    UnknownJob,
     /// The scheduler did not answer or could not be reached; a retry may succeed.
     Unavailable(String),
     /// The scheduler refused the request.
@@ -44,16 +48,17 @@ impl SchedulerError {
     /// The reason in one line.
     pub fn line(&self) -> String {
         match self {
-            Self::Unknown => "slurm knows no such job".to_owned(),
+            Self::UnknownJob => "slurm knows no such job".to_owned(),
             Self::Unavailable(why) | Self::Refused(why) => why.clone(),
         }
     }
 }
 
 /// State of a task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TaskState {
     /// Waits for a node.
+    #[default]
     Waiting,
     /// Has a node.
     Running,
@@ -125,7 +130,7 @@ pub fn query_tasks(jobs: &[u64], is_cancelled: &dyn Fn() -> bool) -> Result<Vec<
     match run_program("squeue", &words, is_cancelled) {
         Ok(output) => Ok(output.lines().filter_map(parse_status).collect()),
         // For a single unknown job squeue fails; of several it omits the unknown ones.
-        Err(SchedulerError::Unknown) => Ok(Vec::new()),
+        Err(SchedulerError::UnknownJob) => Ok(Vec::new()),
         Err(error) => Err(error),
     }
 }
@@ -140,7 +145,7 @@ pub fn find_job(name: &str) -> Result<Option<u64>, SchedulerError> {
 /// Cancels jobs or single tasks.
 pub fn cancel(jobs: &[String]) -> Result<(), SchedulerError> {
     match run_program("scancel", jobs, &|| false) {
-        Ok(_) | Err(SchedulerError::Unknown) => Ok(()),
+        Ok(_) | Err(SchedulerError::UnknownJob) => Ok(()),
         Err(error) => Err(error),
     }
 }
@@ -202,21 +207,20 @@ fn run_program(
     is_cancelled: &dyn Fn() -> bool,
 ) -> Result<String, SchedulerError> {
     let begin = Instant::now();
-    let started = Command::new(program)
-        .args(words)
-        .env("LC_ALL", "C")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
-    let mut child = started.map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => SchedulerError::Refused(format!(
+    let cannot_run = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => SchedulerError::Refused(format!(
             "{program} is not installed: --on slurm needs a machine that can submit jobs (apt install slurm-client)"
         )),
         _ => SchedulerError::Refused(format!("{program} cannot be run: {error}")),
-    })?;
-    let (stdout, stderr) =
-        (child.stdout.take().map(read_in_background), child.stderr.take().map(read_in_background));
+    };
+    let start = || -> io::Result<_> {
+        let (stdout, stderr) = (output_file()?, output_file()?);
+        let mut command = Command::new(program);
+        command.args(words).env("LC_ALL", "C").stdin(Stdio::null());
+        let child = command.stdout(stdout.try_clone()?).stderr(stderr.try_clone()?).spawn()?;
+        Ok((child, stdout, stderr))
+    };
+    let (mut child, stdout, stderr) = start().map_err(cannot_run)?;
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break Some(status),
@@ -235,10 +239,9 @@ fn run_program(
             begin.elapsed().as_secs()
         )));
     };
-    let text = |reader: Option<std::thread::JoinHandle<String>>| {
-        reader.and_then(|reader| reader.join().ok()).unwrap_or_default()
-    };
-    let (output, error_output) = (text(stdout), text(stderr));
+    let unreadable =
+        |error: io::Error| SchedulerError::Unavailable(format!("the output of {program}: {error}"));
+    let (output, error_output) = (text_of(stdout).map_err(unreadable)?, text_of(stderr).map_err(unreadable)?);
     if status.success() {
         return Ok(output);
     }
@@ -259,7 +262,7 @@ fn failure(program: &str, output: &str, status: Option<i32>) -> SchedulerError {
     ];
     let lower = output.to_ascii_lowercase();
     if lower.contains("invalid job id") {
-        return SchedulerError::Unknown;
+        return SchedulerError::UnknownJob;
     }
     let line = match first_lines(output) {
         line if line.is_empty() => match status {
@@ -284,13 +287,17 @@ fn first_lines(output: &str) -> String {
     shorten(&clean(&lines.join("; ")), MAX_MESSAGE_COLUMNS)
 }
 
-fn read_in_background(from: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        // What was read before an error is still worth showing.
-        drop(from.take(MAX_OUTPUT_BYTES).read_to_end(&mut bytes));
-        String::from_utf8_lossy(&bytes).into_owned()
-    })
+/// An anonymous file for output: unlike a pipe it is never full, and needs no thread to read it.
+fn output_file() -> io::Result<File> {
+    Ok(memfd_create(c"output", MFdFlags::MFD_CLOEXEC)?.into())
+}
+
+/// The text of a file for output, up to [`MAX_OUTPUT_BYTES`].
+fn text_of(mut file: File) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    file.rewind()?;
+    file.take(MAX_OUTPUT_BYTES).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 #[cfg(test)]
@@ -316,7 +323,7 @@ mod tests {
         let classified = |output: &str| failure("sbatch", output, Some(1));
         let away = "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)";
         assert_eq!(classified(away), SchedulerError::Unavailable(away.to_owned()));
-        assert_eq!(classified("slurm_load_jobs error: Invalid job id specified"), SchedulerError::Unknown);
+        assert_eq!(classified("slurm_load_jobs error: Invalid job id specified"), SchedulerError::UnknownJob);
         let refused = classified(
             "sbatch: error: invalid partition specified: x\nsbatch: error: Batch job submission failed",
         );

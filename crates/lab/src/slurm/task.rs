@@ -1,7 +1,7 @@
 //! A task: runs one round on its node with the local executor, and writes the outcomes into the
 //! shared folder.
 //!
-//! It ends like a local lab: when it is killed at any instant, its launcher ends the runs. When the
+//! It ends like a local lab: if it is killed at any instant, its launcher ends the runs. If the
 //! scheduler restarts it on the same node since the same boot, it continues after the finished
 //! runs; on another node it runs the whole round, because pairs must be from one node.
 

@@ -46,22 +46,22 @@ const MAX_SILENCE: Duration = Duration::from_secs(3600);
 const LOCAL_VISIBILITY_DELAY: Duration = Duration::from_secs(1);
 /// The same on other file systems: NFS caches directories for up to a minute.
 const SHARED_VISIBILITY_DELAY: Duration = Duration::from_secs(65);
-/// How often a round is submitted.
+/// Maximum number of times that a round is submitted.
 const MAX_ATTEMPTS: u32 = 3;
-/// How often a round is submitted if it reached its time limit, which it will probably reach again.
+/// The same for a round that reached its time limit, which it will probably reach again.
 const MAX_TIMEOUT_ATTEMPTS: u32 = 2;
 /// Delay before lost rounds are resubmitted, so that they share an array.
 const RESUBMIT_DELAY: Duration = Duration::from_secs(2);
 /// Maximum number of rounds lost at once for which the scheduler is queried for the reason.
-const MAX_REASON_QUERIES: u32 = 10;
+const MAX_REASON_QUERIES: usize = 10;
 /// Maximum number of running rounds whose runs are counted.
 const MAX_COUNTED_PARTIALS: usize = 64;
-/// After this time without a running task the user is shown the reason.
+/// After this time without a running task, the user is shown the reason.
 const IDLE_NOTICE_DELAY: Duration = Duration::from_secs(60);
 /// Maximum number of caveats of one code: the first ones show the cause.
 const MAX_CAVEATS: usize = 20;
 
-/// A time in which the scheduler does not answer.
+/// A time during which the scheduler does not answer.
 #[derive(Clone, Copy)]
 struct Silence {
     began_at: Instant,
@@ -98,10 +98,8 @@ pub struct Watch {
     pub(super) max_tasks: Option<usize>,
     /// Since when no task runs and none finished.
     idle_since: Instant,
-    /// Whether the reason was shown.
+    /// Whether the user was shown why no task runs.
     has_shown_idle: bool,
-    /// Number of rounds lost in this check for which the scheduler was queried for the reason.
-    reason_queries: u32,
 }
 
 impl Watch {
@@ -124,7 +122,6 @@ impl Watch {
             max_tasks: None,
             idle_since: now,
             has_shown_idle: false,
-            reason_queries: 0,
         }
     }
 
@@ -261,9 +258,12 @@ impl Slurm {
         }
     }
 
+    /// Adds a caveat; after [`MAX_CAVEATS`] of a code, one that says that others are left out.
     fn add_caveat(&mut self, code: &'static str, text: String) {
-        if self.caveats.iter().filter(|caveat| caveat.code == code).count() < MAX_CAVEATS {
-            self.caveats.push(LabCaveat { code, text });
+        match self.caveats.iter().filter(|caveat| caveat.code == code).count() {
+            0..MAX_CAVEATS => self.caveats.push(LabCaveat { code, text }),
+            MAX_CAVEATS => self.caveats.push(LabCaveat::new(code, "further rounds are left out here")),
+            _ => {}
         }
     }
 
@@ -276,8 +276,7 @@ impl Slurm {
             return Ok(());
         }
         let begin = Instant::now();
-        let interrupt = std::sync::Arc::clone(&self.interrupt);
-        let answer = scheduler::query_tasks(&jobs, &|| interrupt.signal().is_some());
+        let answer = scheduler::query_tasks(&jobs, &|| self.interrupt.signal().is_some());
         let query_duration = begin.elapsed();
         self.watch.next_query = Instant::now()
             + (query_duration * QUERY_DURATION_FACTOR).clamp(MIN_QUERY_INTERVAL, MAX_QUERY_INTERVAL);
@@ -297,8 +296,8 @@ impl Slurm {
 
     /// Notes that the scheduler does not answer; fails after [`MAX_SILENCE`].
     fn handle_no_answer(&mut self, error: &SchedulerError) -> Result<(), StopReason> {
-        let silence = self.watch.silence.unwrap_or(Silence { began_at: Instant::now(), queries: 0 });
-        let Silence { began_at, queries } = silence;
+        let new_silence = || Silence { began_at: Instant::now(), queries: 0 };
+        let Silence { began_at, queries } = self.watch.silence.unwrap_or_else(new_silence);
         if queries == 0 {
             let line = error.line();
             self.user.show(&format!("slurm does not answer ({line}); results of tasks are still collected"));
@@ -319,8 +318,8 @@ impl Slurm {
     /// Fails if another process has taken over this lab: its lock is not effective on every shared
     /// file system.
     fn check_owner(&mut self) -> Result<(), StopReason> {
-        match read::<Owner>(&self.shared.below("owner.json")) {
-            ReadResult::Content(owner) if owner.token != self.token => {
+        match read::<Owner>(&self.shared.below("owner.json")).content() {
+            Some(owner) if owner.token != self.token => {
                 // The tasks now belong to that process.
                 self.pending.clear();
                 Err(StopReason::Failed(format!(
@@ -392,15 +391,14 @@ impl Slurm {
         self.scan_rounds();
         let lost_rounds = self.pending.iter().filter(|(_, pending)| is_lost(pending));
         let lost_rounds: Vec<u32> = lost_rounds.map(|(&round, _)| round).collect();
-        self.watch.reason_queries = 0;
-        for round in lost_rounds {
-            self.handle_lost_round(round);
+        for (index, round) in lost_rounds.into_iter().enumerate() {
+            let why = self.loss_reason(round, index < MAX_REASON_QUERIES);
+            self.handle_lost_round(round, why);
         }
     }
 
     /// Handles a task that ended without a result: its round is resubmitted, or reported as lost.
-    fn handle_lost_round(&mut self, round: u32) {
-        let why = self.loss_reason(round);
+    fn handle_lost_round(&mut self, round: u32, why: String) {
         let Some(pending) = self.pending.get_mut(&round) else { return };
         let is_repeated = match pending.state {
             // Someone ended it on purpose.
@@ -429,16 +427,15 @@ impl Slurm {
         }
     }
 
-    /// Why the task of a round ended without a result, in words.
-    fn loss_reason(&mut self, round: u32) -> String {
+    /// Why the task of a round ended without a result, in words; if `may_query`, the scheduler may
+    /// be asked.
+    fn loss_reason(&self, round: u32, may_query: bool) -> String {
         let not_submitted = "it was not submitted".to_owned();
         let Some(pending) = self.pending.get(&round) else { return not_submitted };
         let Some(task) = pending.task else { return not_submitted };
         let node = pending.node.as_ref().map(|node| format!(" on {node}")).unwrap_or_default();
-        if let ReadResult::Content(failed) =
-            read::<TaskFailure>(&self.shared.failure_file(&self.plan, round, task))
-            && failed.lab == self.shared.lab
-        {
+        let failure = read::<TaskFailure>(&self.shared.failure_file(&self.plan, round, task)).content();
+        if let Some(failed) = failure.filter(|failed| failed.lab == self.shared.lab) {
             return format!("task {task} on {}: {}", clean(&failed.node), clean(&failed.why));
         }
         let ending = match (pending.state, pending.state_text.as_deref()) {
@@ -449,11 +446,11 @@ impl Slurm {
             (TaskState::Waiting, Some(_)) => "was taken out of the queue".to_owned(),
             (TaskState::LostNode, Some(state_text)) => format!("lost its node: {state_text}"),
             (_, state_text) => {
-                self.watch.reason_queries += 1;
-                let may_query = self.watch.reason_queries <= MAX_REASON_QUERIES;
                 let details = may_query.then(|| scheduler::query_end(task)).flatten();
-                let state_text = state_text.unwrap_or("slurm no longer knows it");
-                format!("ended without a result: {}", details.as_deref().unwrap_or(state_text))
+                // The last state of a task that still ran then says nothing about its end.
+                let end_text = state_text.filter(|_| pending.state != TaskState::Running);
+                let known = details.as_deref().or(end_text);
+                format!("ended without a result: {}", known.unwrap_or("slurm no longer knows it"))
             }
         };
         let tail = last_lines(&self.shared.log_file(task), TAIL_LINES).join(" / ");
