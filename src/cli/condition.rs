@@ -155,7 +155,8 @@ impl Condition {
             (Limit::Percent(_), None) => return unknown(&format!("there is no known {base_name}")),
             (Limit::Percent(limit), Some(base)) => (bytes as f64 * 100.0).total_cmp(&(limit * base as f64)),
         };
-        // What is unread can only make the figure larger.
+        // What is unread adds to the figure; but what a runtime's reader did not take stays `live`
+        // of its allocator.
         let is_decided = match self.comparison {
             Comparison::GreaterOrEqual | Comparison::Less => ordering.is_ge(),
             Comparison::Greater | Comparison::LessOrEqual | Comparison::Equal => ordering.is_gt(),
@@ -204,17 +205,20 @@ fn sum(processes: &[&Explanation], figure: impl Fn(&Explanation) -> Option<u64>)
 }
 
 impl Figure {
-    /// Whether `caveats` report that time ran out before a reader had read all memory that the
-    /// figure includes.
+    /// Whether `caveats` report that time ran out before a reader had read everything, and the
+    /// figure comes from readers.
     fn is_cut_short(&self, caveats: &[Caveat]) -> bool {
         let is_from_readers = match self {
             Self::Total(state) => matches!(state, State::Live | State::Stranded | State::Pinned),
             Self::Predicted => true,
-            Self::Row(id) => readers::all().any(|reader| id.split('.').next() == Some(reader.name)),
+            // Rows `….unread` are what was not read.
+            Self::Row(id) => {
+                !id.ends_with(".unread")
+                    && readers::all().any(|reader| id.split('.').next() == Some(reader.name))
+            }
             Self::Rss | Self::Pss | Self::Current | Self::WorkingSet => false,
         };
-        let is_late = |caveat: &Caveat| caveat.code.ends_with("_too_slow") || caveat.code == "perl_late";
-        is_from_readers && caveats.iter().any(is_late)
+        is_from_readers && caveats.iter().any(Caveat::is_late)
     }
 
     /// The figure in `explanation`; `None` if unknown.

@@ -326,7 +326,10 @@ fn cgroup() -> Check {
 fn huge_pages() -> Check {
     let path = "/sys/kernel/mm/transparent_hugepage/enabled";
     let mode = read(path);
-    let finding = mode.map_or_else(|| format!("{path} cannot be read"), |mode| format!("modes {mode}"));
+    let finding = mode.map_or_else(
+        || format!("no transparent huge pages, or {path} cannot be read"),
+        |mode| format!("modes {mode}"),
+    );
     let impact = "for information: huge pages make sparse use more resident";
     check("huge_pages", Status::Ok, finding, impact, None)
 }

@@ -47,7 +47,7 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
 /// A tree with what it lacks.
 struct InspectedTree {
     tree: Tree,
-    /// Whether a process that has memory was left out.
+    /// Whether a process that has memory was left out; not if its parent is unknown (hidepid).
     is_incomplete: bool,
 }
 

@@ -21,4 +21,9 @@ impl Caveat {
     pub fn new(code: &str, place: impl Into<String>, bytes: Option<u64>, text: impl Into<String>) -> Self {
         Self { code: code.to_owned(), place: place.into(), bytes, text: text.into() }
     }
+
+    /// Whether it reports that a reader ran out of time.
+    pub fn is_late(&self) -> bool {
+        self.code.ends_with("_too_slow") || self.code == "perl_late"
+    }
 }

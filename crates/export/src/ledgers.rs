@@ -228,7 +228,7 @@ impl LedgerThread {
         let pause = if had_all_time { self.options.interval * SKIPPED_INTERVALS } else { Duration::ZERO };
         entry.not_before = now + pause;
         entry.expected_stop = Some(requested.mul_f64(CUT_SHORT_GROWTH).min(max_stop));
-        if had_all_time || !has_whole_ledger {
+        if had_all_time {
             entry.problem = Some("stop_budget");
         }
         if !has_whole_ledger {

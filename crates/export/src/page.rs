@@ -120,7 +120,7 @@ impl Pages {
         gauge("strandline_exporter_figures_seconds", "How long it took to read them.", duration);
         gauge(
             "strandline_exporter_unread_processes",
-            "Processes whose files cannot be read: too many open files, or a /proc with hidepid.",
+            "Processes whose files cannot be read: too many open files, or a /proc with hidepid=1.",
             survey.unread_processes.into(),
         );
         if let Some(resident) = own_rss_bytes() {

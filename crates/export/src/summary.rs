@@ -10,8 +10,6 @@ use strandline_inspect::facts::{Explanation, RemedyKind};
 const MAX_ROWS: usize = 12;
 /// Maximum number of remedies with series of their own.
 const MAX_REMEDIES: usize = 5;
-/// End of the caveat codes of readers that ran out of time: `heap_too_slow`, `jemalloc_too_slow`.
-const CUT_SHORT_SUFFIX: &str = "_too_slow";
 
 /// Bytes with the value of their label.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,7 +80,7 @@ impl Summary {
         }
         let mut remedies = largest_first(predictions);
         remedies.truncate(MAX_REMEDIES);
-        let is_cut_short = explanation.caveats.iter().any(|caveat| caveat.code.ends_with(CUT_SHORT_SUFFIX));
+        let is_cut_short = explanation.caveats.iter().any(|caveat| caveat.is_late());
         Self { at, rss_bytes, states, rows, remedies, is_cut_short }
     }
 }

@@ -44,7 +44,7 @@ const WIDENING_UNITS: f64 = 1.0 + 1e-9;
 pub struct Estimate {
     /// The median of the samples.
     pub median: f64,
-    /// Lower bound of its interval; `None` without a block of two samples.
+    /// Lower bound of its interval; `None` if no block has two samples, or none was computed.
     pub low: Option<f64>,
     /// Upper bound of its interval.
     pub high: Option<f64>,

@@ -91,7 +91,7 @@ impl Sink {
         &self.path
     }
 
-    /// Adds a record. `now_us` becomes the time of the failure if it cannot be written.
+    /// Adds a record. `now_us` is the time now, for a flush of a full buffer.
     pub fn push(&mut self, record: &Record, now_us: u64) {
         if let Err(error) = self.writer.push(record) {
             self.warning = Some(format!("a record could not be written: {error}"));

@@ -168,7 +168,7 @@ pub struct Ledger {
     pub moment: Moment,
     /// Name of the mark, if the reason was one.
     pub mark: Option<String>,
-    /// As [`Mark::tree_pss_bytes`].
+    /// As [`Mark::tree_pss_bytes`]; `None` at an exit.
     pub tree_pss_bytes: Option<u64>,
     /// The machine; `time_utc` is when the ledger was taken.
     pub environment: Environment,
@@ -273,8 +273,8 @@ pub struct Ending {
     /// nothing else of them.
     #[serde(default)]
     pub brief_processes: u64,
-    /// Number of processes that lived longer and were not sampled, because too many were started at
-    /// once.
+    /// Number of processes that lived longer and were not sampled: too many came at once, they lived
+    /// between two instants, or their files could not be opened.
     #[serde(default)]
     pub unsampled_processes: u64,
 }

@@ -455,11 +455,9 @@ mod tests {
             occurrences.each_ref().map(|at| contents.ledger(at).map(|ledger| ledger.at_us))
         };
         assert_eq!(ledgers(&contents), [None, Some(25), Some(32)]);
-        let lost =
-            |name: &str| Caveat::new("mark_without_sample", "", None, format!("the mark {name:?} and"));
-        contents.note_loss(&lost("other"), 15);
+        contents.note_loss("mark_without_sample", "the mark \"other\" and", 15);
         assert!(occurrences.iter().all(|at| contents.mark(at).is_some()));
-        contents.note_loss(&lost("begun"), 15);
+        contents.note_loss("mark_without_sample", "the mark \"begun\" and", 15);
         assert_eq!(occurrences.each_ref().map(|at| contents.mark(at).is_some()), [true, false, false]);
         assert_eq!(ledgers(&contents), [None; 3]);
     }

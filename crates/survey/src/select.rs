@@ -21,7 +21,7 @@ const MAX_STAT_BYTES: u64 = 4 << 10;
 const MAX_GROUP_BYTES: u64 = 64 << 10;
 /// Width of the longest path of a group that is not shortened: the path of a pod's container,
 /// nested in another container, takes about 320 columns.
-const MAX_GROUP_COLUMNS: usize = 512;
+const MAX_GROUP_COLUMNS: usize = 1024;
 
 /// Identity of a process: a later process with the same id is another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -109,7 +109,8 @@ pub struct Survey {
     /// Number of groups in [`OTHER_GROUPS`].
     pub summed_groups: u64,
     /// Number of processes left out because their files cannot be read: /proc is mounted with
-    /// hidepid, or too many files are open (see [`raise_file_limit`]).
+    /// hidepid=1 (2 hides them from this count too), or too many files are open (see
+    /// [`raise_file_limit`]).
     pub unread_processes: u64,
 }
 

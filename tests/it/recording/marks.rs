@@ -23,6 +23,23 @@ fn a_shell_marks_itself() -> Outcome {
     Ok(())
 }
 
+/// A message with descriptors has no place for its sender's id.
+#[test]
+fn marks_sent_with_descriptors_are_answered() -> Outcome {
+    let script = "
+import array, os, socket
+marks = socket.socket(fileno=int(os.environ['STRANDLINE_MARK_FD']))
+rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [0, 1]))
+for name in [b'first', b'second']:
+    marks.sendmsg([name + b'\\n'], [rights])
+    assert marks.recv(1)
+";
+    let (ended, report) = recording(&["--ledger", "marks"], &["python3", "-c", script])?;
+    assert_eq!(ended.how(), 0, "{}", ended.complaint());
+    assert_eq!(mark_names(&report), ["first", "second"]);
+    Ok(())
+}
+
 #[test]
 fn a_mark_without_a_recording_does_nothing() -> Outcome {
     let run = strandline::run(&["mark", "name"])?;

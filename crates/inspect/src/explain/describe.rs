@@ -18,9 +18,6 @@ use strandline_process::procfs::Process;
 /// Leaks above RSS divided by this are mentioned in the verdict.
 const MIN_LEAKED_DIVISOR: u64 = 20;
 
-/// End of the codes of caveats of allocators' readers whose time was over.
-const LATE: &str = "_too_slow";
-
 /// Removes the predictions of calls that `reclaim` would always refuse, and gives the reason.
 fn refuse_calls(process: &Process, frozen: &mut FrozenState) {
     for reading in &mut frozen.allocator_readings {
@@ -106,7 +103,7 @@ fn late_bytes(frozen: &FrozenState, rows: &[Row], caveats: &[Caveat]) -> u64 {
     if frozen.is_quiet || frozen.snapshot_cost.is_some() {
         return 0;
     }
-    let late: Vec<_> = caveats.iter().filter(|caveat| caveat.code.ends_with(LATE)).collect();
+    let late: Vec<_> = caveats.iter().filter(|caveat| caveat.is_late()).collect();
     let is_unknown = late.iter().any(|caveat| caveat.bytes.is_none());
     let is_unread = |row: &&Row| row.id.ends_with(".unread") || is_unknown && row.id == "anonymous";
     let unread_bytes: u64 = rows.iter().filter(is_unread).map(|row| row.bytes).sum();

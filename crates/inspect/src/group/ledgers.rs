@@ -106,7 +106,8 @@ fn add_ledger(
         add_remedy(remedies, remedy);
     }
     let min_bytes = explanation.cgroup.current_bytes / MIN_CAVEAT_DIVISOR;
-    let is_important = |caveat: &&Caveat| caveat.bytes.is_some_and(|bytes| bytes > min_bytes);
+    // How much a reader did not read in time may be unknown.
+    let is_important = |caveat: &&Caveat| caveat.bytes.map_or(caveat.is_late(), |bytes| bytes > min_bytes);
     let important = ledger.caveats.iter().filter(is_important);
     explanation.caveats.extend(
         important

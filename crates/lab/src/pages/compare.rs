@@ -55,7 +55,7 @@ pub struct CompareInput<'a> {
     pub failures: Vec<(String, FailedRuns)>,
     /// Requested half width of the interval of wall time's ratio.
     pub max_half_width: Option<f64>,
-    /// Caveats on rounds that a cluster ran.
+    /// Caveats on the machines that ran it, and on processes that did not end.
     pub cluster_caveats: Vec<LabCaveat>,
     /// Kinds of machines that ran them.
     pub nodes: Vec<NodeKind>,

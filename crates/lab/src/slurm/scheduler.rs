@@ -5,12 +5,10 @@
 //! A program that does not answer is killed after a while, so that a scheduler that is down cannot
 //! block the lab.
 
-use std::fs::File;
-use std::io::{self, Read, Seek};
+use std::io::{self, Read};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
-
-use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::files::Task;
 use strandline_report::text::{clean, shorten};
@@ -19,6 +17,8 @@ use strandline_report::text::{clean, shorten};
 pub const PROGRAM_TIMEOUT: Duration = Duration::from_secs(45);
 /// Maximum output read from a program; ten thousand tasks give about 600 KiB.
 const MAX_OUTPUT_BYTES: u64 = 64 << 20;
+/// Maximum wait for the end of its output, once it has ended.
+const MAX_OUTPUT_WAIT: Duration = Duration::from_secs(5);
 /// Interval between checks whether the program has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(4);
 /// Tasks per array if the scheduler does not report its maximum (its default is 1,001).
@@ -213,14 +213,11 @@ fn run_program(
         )),
         _ => SchedulerError::Refused(format!("{program} cannot be run: {error}")),
     };
-    let start = || -> io::Result<_> {
-        let (stdout, stderr) = (output_file()?, output_file()?);
-        let mut command = Command::new(program);
-        command.args(words).env("LC_ALL", "C").stdin(Stdio::null());
-        let child = command.stdout(stdout.try_clone()?).stderr(stderr.try_clone()?).spawn()?;
-        Ok((child, stdout, stderr))
-    };
-    let (mut child, stdout, stderr) = start().map_err(cannot_run)?;
+    let mut command = Command::new(program);
+    command.args(words).env("LC_ALL", "C").stdin(Stdio::null());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(cannot_run)?;
+    let stdout = child.stdout.take().map(read_in_background);
+    let stderr = child.stderr.take().map(read_in_background);
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break Some(status),
@@ -239,9 +236,12 @@ fn run_program(
             begin.elapsed().as_secs()
         )));
     };
-    let unreadable =
-        |error: io::Error| SchedulerError::Unavailable(format!("the output of {program}: {error}"));
-    let (output, error_output) = (text_of(stdout).map_err(unreadable)?, text_of(stderr).map_err(unreadable)?);
+    // A program that it started may keep the pipe open.
+    let text = |reader: Option<Receiver<String>>| {
+        let text = reader.and_then(|reader| reader.recv_timeout(MAX_OUTPUT_WAIT).ok());
+        text.ok_or_else(|| SchedulerError::Unavailable(format!("the output of {program} was not read")))
+    };
+    let (output, error_output) = (text(stdout)?, text(stderr)?);
     if status.success() {
         return Ok(output);
     }
@@ -287,17 +287,20 @@ fn first_lines(output: &str) -> String {
     shorten(&clean(&lines.join("; ")), MAX_MESSAGE_COLUMNS)
 }
 
-/// An anonymous file for output: unlike a pipe it is never full, and needs no thread to read it.
-fn output_file() -> io::Result<File> {
-    Ok(memfd_create(c"output", MFdFlags::MFD_CLOEXEC)?.into())
-}
-
-/// The text of a file for output, up to [`MAX_OUTPUT_BYTES`].
-fn text_of(mut file: File) -> io::Result<String> {
-    let mut bytes = Vec::new();
-    file.rewind()?;
-    file.take(MAX_OUTPUT_BYTES).read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+/// Reads to the end in a thread of its own, up to [`MAX_OUTPUT_BYTES`]. Nothing is received if no
+/// thread can be started, or reading fails.
+fn read_in_background(from: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let read = move || {
+        let mut bytes = Vec::new();
+        if from.take(MAX_OUTPUT_BYTES).read_to_end(&mut bytes).is_ok() {
+            // Fails if the output is no longer waited for.
+            drop(sender.send(String::from_utf8_lossy(&bytes).into_owned()));
+        }
+    };
+    // Without a thread the sender is dropped.
+    drop(std::thread::Builder::new().spawn(read));
+    receiver
 }
 
 #[cfg(test)]

@@ -69,6 +69,8 @@ const BUFFERING_HINT: &str =
     " (its output is a file, where many programs hold lines back: stdbuf -oL, PYTHONUNBUFFERED=1)";
 /// Interval between checks whether it is ready.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Time for the threads of an ending process to end after its main thread.
+const THREADS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum size of output searched for the line.
 const MAX_OUTPUT_BYTES: u64 = 64 << 20;
 /// Maximum size of output searched at a time.
@@ -275,7 +277,7 @@ fn ledgers_of(pid: i32) -> ServerRun {
     for process in tree {
         match explain(process, &Options { find_zero_pages: false, ..Options::default() }) {
             Ok(explain) => ledgers.push(ServerLedger { explain, shares: shares_of(process) }),
-            Err(error) if process == pid || !has_ended(process, &error) => {
+            Err(error) if process == pid || !has_ended(process) => {
                 return ServerRun::failed(format!("the server cannot be measured: {error}"), None);
             }
             // It ended in the meantime and holds no memory.
@@ -293,12 +295,20 @@ fn shares_of(pid: i32) -> Option<Shares> {
     Shares::read(&text)
 }
 
-/// Whether a process that could not be inspected for `why` has no memory. One that is hidden, or
-/// whose main thread alone has ended, still has.
-fn has_ended(pid: i32, why: &Error) -> bool {
-    match Process::open(pid).and_then(|process| process.stat()) {
-        Ok(stat) => matches!(stat.state, Some('Z' | 'X')) && !matches!(why, Error::LeaderEnded { .. }),
-        Err(error) => matches!(error, Error::NoSuchProcess { .. } | Error::Ended { .. }),
+/// Whether a process that could not be inspected has no memory. One that is hidden, or whose main
+/// thread alone has ended, still has. As a process ends, its main thread may end before the others.
+fn has_ended(pid: i32) -> bool {
+    let begin = Instant::now();
+    loop {
+        let status = match Process::open(pid).and_then(|process| process.status()) {
+            Ok(status) => status,
+            Err(error) => return matches!(error, Error::NoSuchProcess { .. } | Error::Ended { .. }),
+        };
+        let has_other_threads = status.threads.is_some_and(|threads| threads > 1);
+        if !status.is_zombie() || !has_other_threads || begin.elapsed() >= THREADS_TIMEOUT {
+            return status.is_zombie() && !has_other_threads;
+        }
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 

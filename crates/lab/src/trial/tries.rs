@@ -510,7 +510,7 @@ pub struct Trial {
     pub not_applicable: Vec<NotApplicable>,
     /// Runs that left processes behind.
     pub runs_with_leftovers: u32,
-    /// Caveats on rounds that a cluster ran.
+    /// Caveats on the machines that ran it, and on processes that did not end.
     pub cluster_caveats: Vec<LabCaveat>,
     /// Kinds of machines that ran them.
     pub nodes: Vec<nodes::NodeKind>,

@@ -141,7 +141,8 @@ impl Session<'_> {
             return;
         };
         let may_be_dead = has_ended || now_us.saturating_sub(reported_us) >= LONG_WAIT_US;
-        let are_all_known = state.reporters.len() < MAX_PENDING_ANSWERS;
+        // A process of unknown id may still wait.
+        let are_all_known = state.reporters.len() < MAX_PENDING_ANSWERS && !state.reporters.contains(&None);
         if may_be_dead && are_all_known && !state.reporters.iter().flatten().any(|&pid| is_alive(pid)) {
             // No process exists any more to read the answers: the next one to report a mark would
             // read them and continue too early. While one of the processes lives, it is unknown

@@ -16,7 +16,6 @@ use strandline_claims::class::Slot;
 use strandline_claims::refinements::LARGE_BYTES;
 use strandline_claims::runtime::{ObjectTypes, ReferenceHints};
 use strandline_process::memory::{Memory, words_in};
-use strandline_process::pages::{PAGE_BYTES, page_of};
 use strandline_process::range::AddressRange;
 
 /// Limit on the targets that one worker keeps, and on its tables, claimed blocks and addresses
@@ -300,9 +299,8 @@ impl<'a> Census<'a> {
         self.memory.read_some(at, bytes)
     }
 
-    /// Records the pointers in the used part of a block or a table until the deadline. Reading ends
-    /// at a page that cannot be read; in data, whose memory calloc may have mapped (`numpy.empty`
-    /// with objects), a page may never have been written, and reading goes on behind it.
+    /// Records the pointers in the used part of a block or a table, as far as it can be read before
+    /// the deadline.
     pub fn follow_block(&mut self, block: Table, deadline: Instant) {
         let mut piece = std::mem::take(&mut self.piece);
         piece.resize(PIECE_BYTES, 0);
@@ -310,16 +308,12 @@ impl<'a> Census<'a> {
         let end = block.address.saturating_add(block.used_bytes);
         while at < end && Instant::now() < deadline {
             let unread = &mut piece[..(end - at).min(PIECE_BYTES as u64) as usize];
-            let is_absent = block.is_data && !self.outside_memory.contains(at);
-            let read_bytes = if is_absent { 0 } else { self.read(at, unread) };
+            let read_bytes = self.read(at, unread);
             self.follow(&unread[..read_bytes]);
-            at += read_bytes as u64;
             if read_bytes < unread.len() {
-                if !block.is_data {
-                    break;
-                }
-                at = page_of(at).saturating_add(PAGE_BYTES);
+                break;
             }
+            at += read_bytes as u64;
         }
         self.piece = piece;
     }
@@ -548,29 +542,6 @@ mod tests {
         assert!(census.tables.is_empty());
         census.add_values(0x1000);
         assert_eq!(census.tables.iter().map(|table| table.address).collect::<Vec<_>>(), [0x1000 - 0xf8]);
-    }
-
-    /// Memory of pointers in which only the second of two pages can be read.
-    struct SecondPage;
-
-    impl Memory for SecondPage {
-        fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
-            let is_readable = page_of(address) == 0x1_1000;
-            let length = if is_readable { buffer.len().min((0x1_2000 - address) as usize) } else { 0 };
-            buffer[..length].chunks_mut(8).for_each(|word| word.copy_from_slice(&0x1_0040_u64.to_le_bytes()));
-            length
-        }
-    }
-
-    #[test]
-    fn data_behind_a_page_that_was_never_written_is_followed() {
-        let outside = OutsideMemory::new([AddressRange::new(0x1_0000, 0x2_0000)], RangeSet::default());
-        for (is_data, targets) in [(true, 1), (false, 0)] {
-            let mut census = Census::new(&SecondPage, &RELEASES[3], &outside);
-            let block = Table { is_data, ..Table::new(0x1_0000, 0x3000, 0x3000) };
-            census.follow_block(block, Instant::now() + std::time::Duration::from_secs(600));
-            assert_eq!(census.targets.len(), targets);
-        }
     }
 
     #[test]

@@ -38,8 +38,8 @@ pub fn note_missing_arenas(reading: &mut Reading, path: &str) {
     let facts = &mut reading.facts;
     (facts.used_bytes, facts.free_bytes, facts.committed_bytes) = (None, None, None);
     facts.own.clear();
-    let text = "no arena was found, and few objects or none are in blocks of a known allocator: CPython's own figures are not \
-                known, and its memory counts as anonymous";
+    let text = "no arena was found, and most objects, if any were found, are in no block of a known allocator: CPython's own \
+                figures are not known, and its memory counts as anonymous";
     reading.caveats.push(Caveat::new("cpython_arenas_not_found", path, None, text));
 }
 

@@ -465,8 +465,8 @@ fn add_caveats(
         add("cpython_cut", text);
     }
     if context.may_be_swapped() {
-        let text = "parts of the process are, or may be, swapped out: CPython's objects there, and objects that only they refer to, \
-                    are not counted";
+        let text = "parts of the process are, or may be, swapped out: if CPython's objects are there, they, and objects that only \
+                    they refer to, are not counted";
         add("cpython_swapped", text);
     }
 }

@@ -24,7 +24,9 @@ fn read_fabricated(python: &CPythonImage, absent: u64) -> Reading {
 
 /// Codes of the caveats of a reading.
 fn codes(reading: &Reading) -> Vec<&str> {
-    reading.caveats.iter().map(|caveat| caveat.code.as_str()).collect()
+    // The process of the tests may itself be swapped out.
+    let codes = reading.caveats.iter().map(|caveat| caveat.code.as_str());
+    codes.filter(|&code| code != "cpython_swapped").collect()
 }
 
 #[test]

@@ -236,12 +236,11 @@ fn read_program(
     let Interpreters { mut locations, is_complete } =
         locate::interpreters(program, release, threads, &mut PageCache::new(memory));
     locations.retain(is_new);
-    // Unreadable variables of a library are mostly those of a Perl that did not start.
-    if !is_complete && (!locations.is_empty() || context.may_be_swapped()) {
-        reading.caveats.push(more_interpreters(program));
-    }
     if locations.is_empty() {
         return;
+    }
+    if !is_complete {
+        reading.caveats.push(more_interpreters(program));
     }
     if may_have_hidden_interpreters(context, program, &locations) {
         let found = search::search(context, memory, release);

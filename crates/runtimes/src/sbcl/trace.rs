@@ -80,7 +80,8 @@ impl Pending for PendingTrace {
         reading.facts.types = self.fill_figures(&mut figures, &census, &pinned, &kinds);
         match path_to.map(|name| self.path_to_root(name, &kinds)) {
             Some(Ok(None)) if census.damage_address.is_some() => {
-                figures.no_path = Some("not all of the heap could be walked: the rest may hold one".to_owned());
+                figures.no_path =
+                    Some("not all of the heap could be walked: the rest may hold one".to_owned());
             }
             Some(Ok(path)) => figures.path = path,
             Some(Err(reason)) => figures.no_path = Some(reason.to_owned()),

@@ -353,6 +353,8 @@ fn count_objects(
     let is_unknown = is_swapped || is_traced && live.is_none() || context.keeps_blocks && holding.is_none();
     let untraced_because = is_unknown.then_some(if is_swapped {
         "parts of the process are, or may be, swapped out: which objects live is not known"
+    } else if context.is_stopped {
+        "strandline read the stopped process, not a snapshot of it: which objects live is not known"
     } else {
         "it is not known which objects live: there was no time or no memory to trace them, or a part of the memory \
          could not be read"
