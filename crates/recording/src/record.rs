@@ -273,8 +273,8 @@ pub struct Ending {
     /// nothing else of them.
     #[serde(default)]
     pub brief_processes: u64,
-    /// Number of processes that lived longer and were not sampled: too many came at once, they lived
-    /// between two instants, or their files could not be opened.
+    /// Number of processes that lived longer and were not sampled: too many came at once, they
+    /// lived between two instants, or their files could not be opened.
     #[serde(default)]
     pub unsampled_processes: u64,
 }

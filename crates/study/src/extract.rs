@@ -206,7 +206,7 @@ impl RecordingContents {
         contents
     }
 
-    /// Notes what is missing according to a caveat with this `code` and `text`, of the time `at_us`.
+    /// Notes what is missing according to a caveat with this `code` and `text`.
     fn note_loss(&mut self, code: &str, text: &str, at_us: u64) {
         match code {
             "mark_without_sample" => {

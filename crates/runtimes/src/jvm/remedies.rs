@@ -288,8 +288,8 @@ fn predict(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&
 
 /// Returns bounds by the bytes that `released` computes from live bytes by area, how regions are
 /// filled, and the minimum heap size. Lower: everything that may be live is live, and each thread
-/// of the collection leaves one region partly full (of G1). Upper: only certainly live objects are live,
-/// and only the last region is partly full.
+/// of the collection leaves one region partly full (of G1). Upper: only certainly live objects are
+/// live, and only the last region is partly full.
 fn bounds(
     traced: Option<&Live>,
     minimum: Minimum,

@@ -71,7 +71,8 @@ pub struct Space {
     pub pages: Vec<Page>,
     /// Pages of the new space that hold no object.
     pub idle_pages: Vec<Page>,
-    /// Where the main thread allocates in it; `None` if that could not be read, and for large objects.
+    /// Where the main thread allocates in it; `None` if that could not be read, and for large
+    /// objects.
     pub buffer: Option<AllocationBuffer>,
     /// Where V8 itself allocates in the old space, up to V8 11.
     pub local_buffer: Option<AllocationBuffer>,
