@@ -19,10 +19,14 @@ use strandline_lab::compare;
 const MAX_STDOUT_BYTES: u64 = 16 << 20;
 /// Optional prefix of the JSON line of a subject, to distinguish it from other output.
 const JSON_PREFIX: &str = "strandline-json:";
-/// Maximum numbers of marks and ledgers read from a recording. Further marks are unknown, and with
-/// further ledgers the ledgers at exit and at the peak are too.
+/// Maximum number of marks read from a recording; further ones are unknown.
 const MAX_MARKS: usize = 100_000;
+/// The same of ledgers; with further ones, the ledgers at exit and at the peak are unknown too.
 const MAX_LEDGERS: usize = 5_000;
+/// The same of processes; with further ones, as with further ledgers.
+const MAX_PROCESSES: usize = 100_000;
+/// Maximum number of caveats on lost marks that are kept; with more, any mark may be missing.
+const MAX_LOST_MARKS: usize = 10_000;
 /// Printed texts are truncated to this.
 const MAX_TEXT_BYTES: usize = 200;
 
@@ -177,11 +181,16 @@ impl RecordingContents {
                 Ok(Some(Record::Caveat(record))) => {
                     contents.note_loss(&record.caveat.code, &record.caveat.text, record.at_us);
                 }
+                Ok(Some(Record::Process(_))) if contents.high_water_kib.len() >= MAX_PROCESSES => {
+                    contents.has_more_ledgers = true;
+                }
                 Ok(Some(Record::Process(start))) => {
                     contents.high_water_kib.entry(start.process).or_default();
                 }
                 Ok(Some(Record::ProcessEnd(end))) => {
-                    contents.high_water_kib.insert(end.process, end.high_water_kib);
+                    if let Some(known) = contents.high_water_kib.get_mut(&end.process) {
+                        *known = end.high_water_kib;
+                    }
                 }
                 Ok(Some(Record::Mark(mark))) if contents.marks.len() < MAX_MARKS => {
                     contents.marks.push(*mark);
@@ -209,6 +218,10 @@ impl RecordingContents {
     /// Notes what is missing according to a caveat with this `code` and `text`.
     fn note_loss(&mut self, code: &str, text: &str, at_us: u64) {
         match code {
+            _ if self.lost_marks.len() == MAX_LOST_MARKS => {
+                self.lost_marks.push(LostMarks { since_us: 0, text: None });
+            }
+            _ if self.lost_marks.len() > MAX_LOST_MARKS => {}
             "mark_without_sample" => {
                 self.lost_marks.push(LostMarks { since_us: at_us, text: Some(text.to_owned()) });
             }
@@ -285,8 +298,11 @@ fn mark_value(mark: &Mark, name: &str) -> Option<f64> {
 }
 
 /// A figure of a ledger. A row that is absent is 0 if its allocator or runtime was read, and
-/// unknown otherwise.
+/// unknown otherwise. Figures of readers are unknown if one of them ran out of time.
 fn ledger_value(explain: &Explanation, row: &str) -> Option<f64> {
+    if is_from_readers(row) && explain.caveats.iter().any(|caveat| caveat.is_late()) {
+        return None;
+    }
     let totals = &explain.totals;
     let bytes = match row {
         "live" => totals.live,
@@ -305,6 +321,18 @@ fn ledger_value(explain: &Explanation, row: &str) -> Option<f64> {
     Some(bytes as f64)
 }
 
+/// Whether a figure of a ledger depends on what the readers of allocators and runtimes read.
+fn is_from_readers(row: &str) -> bool {
+    let owner = row.split('.').next().unwrap_or_default();
+    let has_reader = || {
+        let mut readers =
+            ALLOCATORS.iter().map(|entry| entry.about).chain(RUNTIMES.iter().map(|entry| entry.about));
+        readers.any(|about| about.name == owner)
+    };
+    matches!(owner, "live" | "stranded" | "pinned" | "remedy" | "runtime")
+        || !row.ends_with(".unread") && has_reader()
+}
+
 /// The bytes that a remedy is predicted to free; `None` if it does not apply or has no prediction.
 fn predicted_bytes(explain: &Explanation, id: &str) -> Option<u64> {
     explain.remedies.iter().find(|remedy| remedy.id == id)?.predicted_bytes
@@ -317,10 +345,13 @@ fn row_bytes(explain: &Explanation, id: &str) -> Option<u64> {
         return Some(rows.fold(0, |sum: u64, row| sum.saturating_add(row.bytes)));
     }
     let owner = id.split('.').next().unwrap_or_default();
+    let are_all_read = |reads: Vec<bool>| !reads.is_empty() && !reads.contains(&false);
     let is_read = if ALLOCATORS.iter().any(|entry| entry.about.name == owner) {
-        explain.allocators.iter().any(|allocator| allocator.name == owner && allocator.read)
+        let own = explain.allocators.iter().filter(|allocator| allocator.name == owner);
+        are_all_read(own.map(|allocator| allocator.read).collect())
     } else if RUNTIMES.iter().any(|entry| entry.about.name == owner) {
-        explain.runtimes.iter().any(|runtime| runtime.name == owner && runtime.read)
+        let own = explain.runtimes.iter().filter(|runtime| runtime.name == owner);
+        are_all_read(own.map(|runtime| runtime.read).collect())
     } else {
         // Every ledger has the rows of the kernel and of mappings.
         true
@@ -398,10 +429,21 @@ mod tests {
         assert_eq!(ledger_value(&explain, "kernel.zero"), Some(0.0));
         assert_eq!(ledger_value(&explain, "glibc.free.trim"), None);
         let glibc = strandline_inspect::facts::Allocator { name: "glibc".to_owned(), ..Default::default() };
-        explain.allocators.push(glibc.clone());
-        assert_eq!(ledger_value(&explain, "glibc.free.trim"), None);
-        explain.allocators.push(strandline_inspect::facts::Allocator { read: true, ..glibc });
+        explain.allocators.push(strandline_inspect::facts::Allocator { read: true, ..glibc.clone() });
         assert_eq!(ledger_value(&explain, "glibc.free.trim"), Some(0.0));
+        explain.allocators.push(glibc);
+        assert_eq!(ledger_value(&explain, "glibc.free.trim"), None, "one of two");
+    }
+
+    #[test]
+    fn figures_of_readers_are_not_known_if_one_ran_out_of_time() {
+        let caveats = vec![strandline_inspect::Caveat::new("heap_too_slow", "0x1000", None, "")];
+        let explain = Explanation { caveats, ..Explanation::default() };
+        for row in ["stranded", "glibc.free.trim", "runtime.perl.retained.bytes", "remedy.malloc_trim"] {
+            assert_eq!(ledger_value(&explain, row), None, "{row}");
+        }
+        assert_eq!(ledger_value(&explain, "rss"), Some(0.0));
+        assert_eq!(ledger_value(&explain, "evictable"), Some(0.0));
     }
 
     #[test]
