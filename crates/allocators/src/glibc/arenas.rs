@@ -1,5 +1,5 @@
-//! All arenas of one glibc: has their ranges walked, finds out which chunks are in fastbins, and
-//! decides whether a call into malloc would be safe.
+//! All arenas of one glibc: walks their ranges, finds out which chunks are in fastbins, and decides
+//! whether a call into malloc would be safe.
 
 use std::time::Instant;
 
@@ -28,6 +28,13 @@ use strandline_process::work::in_order;
 /// of a heap of 256 MiB.
 const MIN_CANDIDATE_BYTES: u64 = 128 << 20;
 
+/// Code of the caveat for broken free lists.
+const LIST_BROKEN: &str = "free_list_broken";
+/// Code of the caveat for chunks in fastbins that count as in use.
+const FASTBINS_UNREAD: &str = "fastbins_unread";
+/// Code of the caveat for pages that could not be read.
+const HEAP_UNREADABLE: &str = "heap_unreadable";
+
 /// Identifies a part of a walked region.
 #[derive(Clone, Copy)]
 struct PartIndex {
@@ -49,25 +56,41 @@ pub struct Arenas<'a> {
     pub pages: &'a [RangePages],
 }
 
+/// What a walk found.
+pub struct Walked {
+    /// The totals of each range.
+    pub totals: Vec<RegionTotals>,
+    /// Head of the first free list that did not end properly.
+    pub first_broken_list: Option<u64>,
+}
+
 /// What is known of the chunks before the walk.
 struct KnownChunks {
     /// The special chunks of each region.
     special_chunks: Vec<SpecialChunks>,
     /// Encoding of the links of free lists.
     links: LinkEncoding,
+    /// Head of the first broken list of a thread cache.
+    first_broken_list: Option<u64>,
+}
+
+/// What the candidates for fastbins show.
+#[derive(Default)]
+struct SeparatedMembers {
+    /// Parts that have to be walked again.
+    parts_to_redo: Vec<PartIndex>,
+    /// Head of the first broken fastbin.
+    first_broken_list: Option<u64>,
 }
 
 impl Arenas<'_> {
-    /// Walks every range and returns the totals of each.
+    /// Walks every range.
     ///
     /// # Errors
     /// [`OutOfOrder`] if a byte would be claimed twice, which is a bug of the walk.
-    pub fn walk(
-        &self,
-        parameters: Option<&Parameters>,
-        reading: &mut Reading,
-    ) -> Result<Vec<RegionTotals>, OutOfOrder> {
-        let KnownChunks { mut special_chunks, links } = self.follow_thread_caches(parameters, reading);
+    pub fn walk(&self, parameters: Option<&Parameters>, reading: &mut Reading) -> Result<Walked, OutOfOrder> {
+        let KnownChunks { mut special_chunks, links, first_broken_list } =
+            self.follow_thread_caches(parameters, reading);
         let targets: Vec<LinkTargets> =
             (0..self.arenas.len()).map(|index| self.link_targets(index, reading)).collect();
         let first_deadline = self.first_deadline();
@@ -77,34 +100,39 @@ impl Arenas<'_> {
             links,
             budget: &budget,
         };
-        let contexts: Vec<WalkContext<'_>> = self.contexts(&special_chunks, guess_mode, first_deadline);
-        let mut walked = segments::walk(&contexts, self.context.threads, self.context.progress);
-        drop(contexts);
+        let walk_contexts: Vec<WalkContext<'_>> =
+            self.walk_contexts(&special_chunks, guess_mode, first_deadline);
+        let mut walked = segments::walk(&walk_contexts, self.context.threads, self.context.progress);
+        drop(walk_contexts);
         if budget.is_used_up() {
             let text =
                 "there is too little memory to note all chunks in fastbins: the others count as in use";
-            reading.caveats.push(Caveat::new(LIST_BROKEN, "glibc, fastbins", None, text));
+            reading.caveats.push(Caveat::new(FASTBINS_UNREAD, "glibc, fastbins", None, text));
         }
-        let parts_to_redo =
+        let separated =
             self.separate_fastbin_members(&targets, &mut special_chunks, &walked, &budget, reading);
-        let contexts: Vec<WalkContext<'_>> =
-            self.contexts(&special_chunks, |_| FastbinMode::Known, self.context.deadline);
-        self.walk_again(&contexts, &parts_to_redo, &mut walked);
+        let walk_contexts: Vec<WalkContext<'_>> =
+            self.walk_contexts(&special_chunks, |_| FastbinMode::Known, self.context.deadline);
+        self.walk_again(&walk_contexts, &separated.parts_to_redo, &mut walked);
         for (parts, ArenaRegion { region, .. }) in walked.iter().zip(self.regions) {
             reading.bytes_read += parts.bytes_read;
-            let bytes = Some(parts.unreadable_bytes).filter(|&bytes| bytes > 0);
-            let text = "resident pages of the heap could not be read";
-            let place = format!("{:#x}-{:#x}", region.start, region.end);
-            reading.caveats.extend(bytes.map(|_| Caveat::new("heap_unreadable", place, bytes, text)));
+            let bytes = parts.unreadable_bytes;
+            if bytes > 0 {
+                let text = "resident pages of the heap could not be read";
+                let place = format!("{:#x}-{:#x}", region.start, region.end);
+                reading.caveats.push(Caveat::new(HEAP_UNREADABLE, place, Some(bytes), text));
+            }
         }
-        walked.into_iter().zip(&contexts).map(|(parts, walk_context)| parts.sum(walk_context)).collect()
+        let sum = |(parts, walk_context): (RegionParts, _)| parts.sum(walk_context);
+        let totals = walked.into_iter().zip(&walk_contexts).map(sum).collect::<Result<_, _>>()?;
+        Ok(Walked { totals, first_broken_list: first_broken_list.or(separated.first_broken_list) })
     }
 
     /// Replaces these parts of the walked regions, now that the members of fastbins are known.
-    fn walk_again(&self, contexts: &[WalkContext<'_>], parts: &[PartIndex], walked: &mut [RegionParts]) {
+    fn walk_again(&self, walk_contexts: &[WalkContext<'_>], parts: &[PartIndex], walked: &mut [RegionParts]) {
         let new_parts = in_order(parts.len(), self.context.threads, |index| {
             let PartIndex { region, part } = parts[index];
-            Some(segments::walk_again(contexts[region], &walked[region].parts[part]))
+            Some(segments::walk_again(walk_contexts[region], &walked[region].parts[part]))
         });
         for (&PartIndex { region, part }, new_part) in parts.iter().zip(new_parts) {
             if let Some(new_part) = new_part {
@@ -132,9 +160,15 @@ impl Arenas<'_> {
         CandidateBudget::new(budget::copy_budget_bytes(0).max(MIN_CANDIDATE_BYTES))
     }
 
-    /// Returns the first inconsistent place of the heap. A differing sum alone is not one: then
-    /// part of the heap was not found, and what matters is whether the call would go there.
-    pub fn call_hazard(&self, walked: &[RegionTotals], reading: &Reading) -> Option<CallHazard> {
+    /// Returns why a call into malloc would be unsafe, with the first such place. That an arena's
+    /// sum differs is no reason by itself: part of the heap was not found, and only a call that
+    /// would go there is unsafe.
+    pub fn call_hazard(
+        &self,
+        walked: &[RegionTotals],
+        first_broken_list: Option<u64>,
+        reading: &Reading,
+    ) -> Option<CallHazard> {
         let damage = |(totals, arena_region): (&RegionTotals, &ArenaRegion)| {
             let at = totals.counts.first_damage?;
             Some(CallHazard { at, cause: hazard_cause(self.context, arena_region, totals.counts.is_late) })
@@ -142,13 +176,11 @@ impl Arenas<'_> {
         if let Some(hazard) = walked.iter().zip(self.regions).find_map(damage) {
             return Some(hazard);
         }
-        if has_caveat(reading, ON_RESERVED) {
-            // No call is made, even if its place should be unknown.
-            let at = self.context.reserved_mappings.first().map_or(0, |range| range.start);
-            return Some(CallHazard { at, cause: HazardCause::Reserved });
+        let reserved = self.context.reserved_mappings.first();
+        if let Some(range) = reserved.filter(|_| has_caveat(reading, ON_RESERVED)) {
+            return Some(CallHazard { at: range.start, cause: HazardCause::Reserved });
         }
-        if has_caveat(reading, LIST_BROKEN) {
-            let at = self.arenas.first().map_or(0, |arena| arena.address);
+        if let Some(at) = first_broken_list {
             return Some(CallHazard { at, cause: HazardCause::Broken });
         }
         if !self.context.checks_free_lists {
@@ -172,16 +204,16 @@ impl Arenas<'_> {
 
     /// Returns the input of a walk for each region. `mode_of` chooses how the walk recognises
     /// chunks in fastbins.
-    fn contexts<'a>(
+    fn walk_contexts<'a>(
         &'a self,
         special_chunks: &'a [SpecialChunks],
         mode_of: impl Fn(&ArenaRegion) -> FastbinMode<'a>,
         deadline: Instant,
     ) -> Vec<WalkContext<'a>> {
-        let mut contexts = Vec::with_capacity(self.regions.len());
+        let mut walk_contexts = Vec::with_capacity(self.regions.len());
         for ((arena_region, pages), special_chunks) in self.regions.iter().zip(self.pages).zip(special_chunks)
         {
-            contexts.push(WalkContext {
+            walk_contexts.push(WalkContext {
                 region: &arena_region.region,
                 special_chunks,
                 fastbin_mode: mode_of(arena_region),
@@ -192,7 +224,7 @@ impl Arenas<'_> {
                 deadline,
             });
         }
-        contexts
+        walk_contexts
     }
 
     /// Returns what links of an arena's fastbins may point to. If the arena is too large, that is
@@ -204,7 +236,7 @@ impl Arenas<'_> {
         let targets = LinkTargets::new(&ranges, fastbins);
         if targets.is_none() && fastbins.iter().any(|&head| head != 0) {
             let text = "the arena's ranges exceed 64 GiB: its chunks in fastbins count as in use";
-            reading.caveats.push(Caveat::new("fastbins_unread", format!("{address:#x}"), None, text));
+            reading.caveats.push(Caveat::new(FASTBINS_UNREAD, format!("{address:#x}"), None, text));
         }
         targets.unwrap_or_default()
     }
@@ -224,19 +256,24 @@ impl Arenas<'_> {
             ranges.insert(chunk, ChunkKind::Metadata);
         }
         let max_chunks = layout::MAX_THREAD_CACHE_ENTRIES as u64;
-        // After the deadline the heap is not walked further either.
-        let is_broken = |list: &&List| {
-            !self.context.deadline_passed()
-                && !lists::follow(&mut cache, &mut ranges, **list, links, max_chunks)
-        };
-        let broken_lists = caches.lists.iter().filter(is_broken).count() as u64;
-        add_broken_caveat(broken_lists, "thread caches", reading);
+        let mut broken_lists = Vec::new();
+        for &list in &caches.lists {
+            // After the deadline the heap is not walked further either.
+            if self.context.deadline_passed() {
+                break;
+            }
+            if !lists::follow(&mut cache, &mut ranges, list, links, max_chunks) {
+                broken_lists.push(list.head);
+            }
+        }
+        add_broken_caveat(&broken_lists, "thread caches", reading);
         reading.bytes_read += cache.bytes_read;
-        KnownChunks { special_chunks: ranges.into_special_chunks(), links }
+        let first_broken_list = broken_lists.first().copied();
+        KnownChunks { special_chunks: ranges.into_special_chunks(), links, first_broken_list }
     }
 
     /// Separates members of fastbins from chunks that only look like members. Adds the members of
-    /// parts that have to be walked again to `special_chunks`, and returns these parts.
+    /// parts that have to be walked again to `special_chunks`.
     fn separate_fastbin_members(
         &self,
         targets: &[LinkTargets],
@@ -244,8 +281,8 @@ impl Arenas<'_> {
         walked: &[RegionParts],
         budget: &CandidateBudget,
         reading: &mut Reading,
-    ) -> Vec<PartIndex> {
-        let mut parts_to_redo = Vec::new();
+    ) -> SeparatedMembers {
+        let mut separated = SeparatedMembers::default();
         for (arena, targets) in targets.iter().enumerate() {
             let arena_regions = (0..walked.len()).filter(|&region| self.regions[region].arena == arena);
             let parts: Vec<PartIndex> = arena_regions
@@ -264,36 +301,52 @@ impl Arenas<'_> {
             // Without the time for all of the heap, or the memory, some members are not known.
             let is_late = parts.iter().any(|index| walked[index.region].parts[index.part].counts.is_late);
             if !is_late && !budget.is_used_up() {
-                add_broken_caveat(broken_lists, "fastbins", reading);
+                add_broken_caveat(&broken_lists, "fastbins", reading);
+                separated.first_broken_list =
+                    separated.first_broken_list.or_else(|| broken_lists.first().copied());
             }
-            let mut position = 0;
-            for (&index, slice) in parts.iter().zip(&slices) {
-                let is_member = |offset: &usize| bits::has(&members, position + offset);
-                // The members are not collected: no bound would count the memory of such a list.
-                let members_of_part = (0..slice.len()).filter(is_member);
-                if members_of_part.clone().count() < slice.len() {
-                    parts_to_redo.push(index);
-                    for member in members_of_part {
-                        special_chunks[index.region]
-                            .insert(targets.address(slice[member]), ChunkKind::Fastbin);
-                    }
-                }
-                position += slice.len();
-            }
+            let parts_to_redo = add_members(targets, &members, &parts, &slices, special_chunks);
+            separated.parts_to_redo.extend(parts_to_redo);
         }
-        parts_to_redo
+        separated
     }
 }
 
-/// Code of the caveat for broken free lists.
-const LIST_BROKEN: &str = "free_list_broken";
+/// Adds the members of fastbins in those of `parts` that have to be walked again to
+/// `special_chunks`, and returns these parts. `slices` are the candidates of each part, and
+/// `members` has one bit for each of them.
+fn add_members(
+    targets: &LinkTargets,
+    members: &[u64],
+    parts: &[PartIndex],
+    slices: &[&[Candidate]],
+    special_chunks: &mut [SpecialChunks],
+) -> Vec<PartIndex> {
+    let mut parts_to_redo = Vec::new();
+    let mut position = 0;
+    for (&index, slice) in parts.iter().zip(slices) {
+        let is_member = |offset: &usize| bits::has(members, position + offset);
+        // The members are not collected: no bound would count the memory of such a list.
+        let members_of_part = (0..slice.len()).filter(is_member);
+        // A part whose candidates are all members was walked right.
+        if members_of_part.clone().count() < slice.len() {
+            parts_to_redo.push(index);
+            for member in members_of_part {
+                special_chunks[index.region].insert(targets.address(slice[member]), ChunkKind::Fastbin);
+            }
+        }
+        position += slice.len();
+    }
+    parts_to_redo
+}
 
-/// Adds a caveat on lists that did not end properly, if there are any.
-fn add_broken_caveat(broken_lists: u64, list_kind: &str, reading: &mut Reading) {
-    if broken_lists > 0 {
+/// Adds a caveat on lists that did not end properly, if there are any; `broken_lists` are their
+/// heads.
+fn add_broken_caveat(broken_lists: &[u64], list_kind: &str, reading: &mut Reading) {
+    if !broken_lists.is_empty() {
         let text = format!(
             "{} of {list_kind} could not be followed to the end (damaged, or read during a change): the rest counts as in use",
-            counted(broken_lists, "list")
+            counted(broken_lists.len() as u64, "list")
         );
         reading.caveats.push(Caveat::new(LIST_BROKEN, format!("glibc, {list_kind}"), None, text));
     }

@@ -185,8 +185,8 @@ pub enum Membership {
     Members {
         /// One bit per candidate, in the order given.
         members: Vec<u64>,
-        /// Lists that did not end properly: damaged, or mid-update.
-        broken_lists: u64,
+        /// Heads of the lists that did not end properly: damaged, or mid-update.
+        broken_lists: Vec<u64>,
     },
 }
 
@@ -227,13 +227,13 @@ fn follow_lists(targets: &LinkTargets, slices: &[&[Candidate]], heads: &[u64]) -
         Some(from + offset)
     };
     let mut members = vec![0u64; candidates.len().div_ceil(64)];
-    let mut broken_lists = 0;
+    let mut broken_lists = Vec::new();
     for &head in heads {
         let mut number = targets.number(head).unwrap_or(u32::MAX);
         while number != 0 {
             let position = find(number).filter(|&position| !bits::has(&members, position));
             let Some(position) = position else {
-                broken_lists += 1;
+                broken_lists.push(head);
                 break;
             };
             bits::set(&mut members, position);
@@ -287,7 +287,7 @@ mod tests {
         let Membership::Members { members, broken_lists } = separate_members(&targets, &[&candidates]) else {
             panic!("balanced")
         };
-        assert_eq!(broken_lists, 0);
+        assert!(broken_lists.is_empty());
         assert_eq!(targets.address(candidates[0]), *chain.iter().min().unwrap());
         let members: Vec<usize> = (0..candidates.len()).filter(|&i| bits::has(&members, i)).collect();
         assert_eq!(members.len(), 99);
@@ -328,12 +328,12 @@ mod tests {
         candidates[2].next_number = candidates[0].number;
         assert!(matches!(
             separate_members(&targets, &[&candidates]),
-            Membership::Members { broken_lists: 1, .. }
+            Membership::Members { broken_lists, .. } if broken_lists == [chain[0]]
         ));
         candidates[2].next_number = candidates[2].number + 1;
         assert!(matches!(
             separate_members(&targets, &[&candidates]),
-            Membership::Members { broken_lists: 1, .. }
+            Membership::Members { broken_lists, .. } if broken_lists == [chain[0]]
         ));
     }
 

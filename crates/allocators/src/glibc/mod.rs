@@ -28,7 +28,7 @@ mod tcache;
 pub mod walk;
 pub mod walk_context;
 
-use self::arenas::Arenas;
+use self::arenas::{Arenas, Walked};
 use self::mmapped::MappedChunks;
 use self::objects::Object;
 use self::regions::ArenaRegion;
@@ -179,7 +179,7 @@ fn read_object(
         ..Reading::default()
     };
     let heap = Arenas { context, arenas: &arenas, regions: &regions, pages: &pages };
-    let mut walked = heap.walk(parameters.as_ref(), &mut reading)?;
+    let Walked { totals: mut walked, first_broken_list } = heap.walk(parameters.as_ref(), &mut reading)?;
     add_walked(context, &mut reading, &regions, &mut walked, &pages);
     mapped_chunks.add(parameters.as_ref(), &walked);
     for totals in &mut walked {
@@ -205,7 +205,7 @@ fn read_object(
         predicted_bytes: walked.iter().map(trim_bytes).sum(),
         due_milliseconds: 0,
         libc_code: Some(code::ranges),
-        doubt: heap.call_hazard(&walked, &reading),
+        doubt: heap.call_hazard(&walked, first_broken_list, &reading),
     });
     Ok(Some(reading))
 }

@@ -7,10 +7,11 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use super::layout::{
-    ARENA_WORDS, BITMAP_BITS, CHUNK_BITS, COLLECT_3, HEAP_BYTES, LARGE_BYTES, MAP_BYTES, PAGE_3, PAGE_3_4,
-    PURGE_BITMAP, PURGED_IN_RUNS, PageLayout, PageWords, SLICE_BYTES, SUBMAP_BYTES, SUBMAP_SPAN,
+use super::arena_layout::{
+    ARENA_WORDS, BITMAP_BITS_OFFSET, CHUNK_BITS, COLLECT_3, FIRST_BITMAPS_OF_RUN_PURGING, LARGE_BLOCK_BYTES,
+    MIN_THREAD_HEAP_BYTES, PAGE_MAP_BYTES, PURGE_BITMAP, SUBMAP_BYTES, SUBMAP_SPAN,
 };
+use super::layout::{PAGE_3, PAGE_3_4, PageLayout, PageWords, SLICE_BYTES};
 use super::parts::{Heap, Part, PartKind, RunPurgedArena};
 use crate::radix::{self, Leaf, StaticData, UnclaimedMemory};
 use crate::scan::{
@@ -60,7 +61,7 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
             object: data.object.start,
             name: data.object.name.clone(),
             collect_rules: COLLECT_3,
-            thread_data_bytes: Some(HEAP_BYTES),
+            thread_data_bytes: Some(MIN_THREAD_HEAP_BYTES),
             releases: if map.layout == &PAGE_3 { "3.0 to 3.3" } else { "3.4" },
             ..Heap::default()
         };
@@ -93,7 +94,7 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
 /// its own page. True if there are no large blocks.
 fn large_blocks_share_pages(parts: &[Part]) -> bool {
     let pages = parts.iter().filter_map(Part::page);
-    let large_pages = pages.filter(|page| LARGE_BYTES.contains(&page.block_bytes));
+    let large_pages = pages.filter(|page| LARGE_BLOCK_BYTES.contains(&page.block_bytes));
     large_pages.clone().filter(|page| page.reserved == 1).count() * 2 <= large_pages.count()
 }
 
@@ -112,7 +113,7 @@ fn pointers_to_mapped_memory(context: &Context<'_>, data: &StaticData<'_>) -> Ve
 /// Returns the page map that one of `pointers` points to. Hardly any page of an upper level was
 /// ever written, so candidates with the fewest resident pages come first.
 fn find_map(context: &Context<'_>, pointers: &[u64]) -> Option<PageMap> {
-    let range = |upper: u64| AddressRange::sized(upper, MAP_BYTES);
+    let range = |upper: u64| AddressRange::sized(upper, PAGE_MAP_BYTES);
     let may_be_map = |upper: &u64| is_private_memory(context, range(*upper));
     let mut uppers: Vec<u64> = pointers.iter().copied().filter(may_be_map).collect();
     uppers.sort_by_cached_key(|&upper| (context.resident_bytes(range(upper)), upper));
@@ -124,7 +125,7 @@ fn find_map(context: &Context<'_>, pointers: &[u64]) -> Option<PageMap> {
 fn map_at(context: &Context<'_>, upper: u64, remaining_bytes: &mut u64) -> Option<PageMap> {
     if *remaining_bytes == 0
         || context.deadline_passed()
-        || !is_private_memory(context, AddressRange::sized(upper, MAP_BYTES))
+        || !is_private_memory(context, AddressRange::sized(upper, PAGE_MAP_BYTES))
     {
         return None;
     }
@@ -139,7 +140,7 @@ fn submaps_at(context: &Context<'_>, upper: u64, remaining_bytes: &mut u64) -> O
     let mut seen_submaps = HashSet::new();
     let mut is_map = true;
     // The first entry covers addresses where nothing can be (`_mi_page_map_init`).
-    let range = (upper + 8, upper + MAP_BYTES);
+    let range = (upper + 8, upper + PAGE_MAP_BYTES);
     *remaining_bytes = remaining_bytes.saturating_sub(each_word_in_steps(
         context,
         range,
@@ -265,7 +266,7 @@ struct Arena {
     structures_end: u64,
     /// Slices to purge, one bit each.
     purge_bits: Vec<u8>,
-    /// Whether slices are purged only in runs of `RUN_BYTES`.
+    /// Whether slices are purged only in runs of `PURGE_RUN_BYTES`.
     purges_runs_only: bool,
 }
 
@@ -296,11 +297,11 @@ fn arena_at(context: &Context<'_>, data: &StaticData<'_>, address: u64) -> Optio
         let bit_count = ((end - address) / SLICE_BYTES).next_multiple_of(CHUNK_BITS);
         purge_bits.resize((bit_count / 8) as usize, 0);
         // Memory that was never written has no bit set.
-        let bits_at = words[first_bitmap + PURGE_BITMAP] + BITMAP_BITS;
+        let bits_at = words[first_bitmap + PURGE_BITMAP] + BITMAP_BITS_OFFSET;
         let read_length = context.memory.read_some(bits_at, &mut purge_bits);
         purge_bits.truncate(read_length);
     }
-    let purges_runs_only = first_bitmap.is_some_and(|index| PURGED_IN_RUNS.contains(&index));
+    let purges_runs_only = first_bitmap.is_some_and(|index| FIRST_BITMAPS_OF_RUN_PURGING.contains(&index));
     Some(Arena { range: AddressRange::new(address, end), structures_end, purge_bits, purges_runs_only })
 }
 
@@ -347,7 +348,7 @@ fn add_own_structures(map: &PageMap, arenas: &[Arena], unclaimed: &mut Unclaimed
     let mut structures: Vec<AddressRange> =
         arenas.iter().map(|arena| AddressRange::new(arena.range.start, arena.structures_end)).collect();
     // The submap of the first addresses, which follows the upper level, is not included.
-    structures.push(AddressRange::sized(map.upper, MAP_BYTES));
+    structures.push(AddressRange::sized(map.upper, PAGE_MAP_BYTES));
     structures.extend(map.submaps.iter().map(|submap| AddressRange::sized(submap.address, SUBMAP_BYTES)));
     let heaps: BTreeSet<u64> = heap
         .parts

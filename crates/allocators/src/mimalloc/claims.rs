@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::layout::{FreeLists, OFFSETS, PageWords};
+use super::layout::{FIRST_BLOCK_OFFSETS, FreeLists, PageWords};
 use super::parts::{Heap, Part, PartKind};
 use crate::blocks::{BlockState, SpanClaimer};
 use crate::parallel::{Claimed, claim_in_parts, impl_totals};
@@ -84,7 +84,7 @@ fn choose_offset_function(heap: &Heap) -> Option<fn(u64) -> u64> {
         };
         heap.parts.iter().map(contradictions_of_page).sum::<usize>()
     };
-    OFFSETS.into_iter().min_by_key(contradictions)
+    FIRST_BLOCK_OFFSETS.into_iter().min_by_key(contradictions)
 }
 
 struct Claimer<'a> {

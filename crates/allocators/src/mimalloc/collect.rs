@@ -7,7 +7,8 @@
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
 
-use super::layout::{PageWords, RUN_BYTES, SLICE_BYTES};
+use super::arena_layout::PURGE_RUN_BYTES;
+use super::layout::{PageWords, SLICE_BYTES};
 use super::parts::{
     ArenaPurge, CollectRules, CollectingThread, Heap, Part, PartKind, RunPurgedArena, SpanPurge,
 };
@@ -211,9 +212,9 @@ impl RunPurgedArena {
         let mut released_ranges = Vec::new();
         for part in parts.filter(|part| part.is_free() || is_freed(part)) {
             let start = part.start.max(arena_start);
-            let mut run = start - (start - arena_start) % RUN_BYTES;
+            let mut run = start - (start - arena_start) % PURGE_RUN_BYTES;
             while run < part.end {
-                let run_end = run + RUN_BYTES;
+                let run_end = run + PURGE_RUN_BYTES;
                 if run_end <= arena_end && is_marked(run, run_end) {
                     released_ranges.push(part.range().intersection(AddressRange::new(run, run_end)));
                 }
@@ -410,7 +411,7 @@ mod tests {
     fn what_is_before_an_arena_is_not_released_with_it() {
         let range = AddressRange::sized(START, 64 * SLICE_BYTES);
         let part = Part {
-            start: START - 2 * RUN_BYTES,
+            start: START - 2 * PURGE_RUN_BYTES,
             end: range.end,
             kind: PartKind::PurgePending,
             release_unit: None,
@@ -418,7 +419,7 @@ mod tests {
         };
         let heap = Heap { parts: vec![part], ..Heap::default() };
         let arena = RunPurgedArena { range, marks: vec![0xff; 8] };
-        let runs = [0, RUN_BYTES].map(|offset| AddressRange::sized(START + offset, RUN_BYTES));
+        let runs = [0, PURGE_RUN_BYTES].map(|offset| AddressRange::sized(START + offset, PURGE_RUN_BYTES));
         assert_eq!(arena.releasable_runs(&heap, &|_| false), runs);
     }
 }

@@ -1,10 +1,18 @@
-//! Layouts of mimalloc's pages by version, and of the arenas and the page map of 3.x, as data:
-//! standard 64-bit builds, without padding and encoded lists (`MI_SECURE`, `MI_DEBUG`).
+//! Layouts of mimalloc's pages by version, as data: standard 64-bit builds, without padding and
+//! encoded lists (`MI_SECURE`, `MI_DEBUG`). `types.h` of the first release named at each is the
+//! source.
 
-use super::parts::{ArenaPurge, CollectRules, SpanPurge};
 use strandline_process::memory::{half_word_at, word_at};
-use strandline_process::pages::USER_ADDRESS_END;
 use strandline_process::range::AddressRange;
+
+/// Bytes of a slice (`MI_SEGMENT_SLICE_SIZE`, `MI_ARENA_SLICE_SIZE`), and of the smallest page.
+pub const SLICE_BYTES: u64 = 64 << 10;
+/// The bit `in_full` in the word at [`QueueFields::flags`].
+const IN_FULL: u64 = 1;
+/// The bits `retire_expire` in that word: the upper seven of its second byte.
+const RETIRE_EXPIRE: u64 = 0xfe00;
+/// `xblock_size` of blocks of 2 GiB and more (`MI_HUGE_BLOCK_SIZE`).
+const HUGE_BLOCK_BYTES: u64 = 2 << 30;
 
 /// Offsets in the structure of a page, which is a run of blocks of one size (`types.h`,
 /// `struct mi_page_s`).
@@ -16,17 +24,18 @@ pub struct PageLayout {
     capacity: usize,
     /// `reserved`: blocks that fit, 16 bits.
     reserved: usize,
-    /// `free`.
+    /// `free`: see [`FreeLists::free`].
     free: usize,
-    /// `local_free`.
+    /// `local_free`: see [`FreeLists::local_free`].
     local_free: usize,
-    /// `xthread_free`, with a state in its low bits.
+    /// `xthread_free`, with a state in its low bits: see [`FreeLists::thread_free`].
     thread_free: usize,
-    /// `used`.
+    /// `used`: see [`PageWords::used`].
     used: SizedField,
-    /// `block_size` or `xblock_size`.
+    /// `block_size` or `xblock_size`: see [`PageWords::block_bytes`].
     block_bytes: SizedField,
-    /// The heaps: `xheap` (twice here) before 3.2, then `theap` and `heap`.
+    /// The heaps: `xheap` (twice) in 1.x and 2.x; `theap` and `heap` from 3.2 on; in 3.0 and 3.1
+    /// the first is no pointer (`heap_tag`, `free_is_zero`) and the second is `heap`.
     heaps: [usize; 2],
     /// Where the first block begins.
     pub start: FirstBlock,
@@ -72,7 +81,7 @@ pub enum FirstBlock {
     /// At a multiple of the block size, in the first page of a segment (`_mi_segment_page_start`,
     /// 1.x).
     FirstAligned,
-    /// At an offset that depends on the block size, by one of [`OFFSETS`]
+    /// At an offset that depends on the block size, by one of [`FIRST_BLOCK_OFFSETS`]
     /// (`_mi_segment_page_start_from_slice`, 2.0 to 2.1.2).
     Offset,
 }
@@ -128,7 +137,7 @@ pub const PAGE_2: PageLayout = PageLayout {
 /// CPython's own without a global lock (3.13t and later, `Include/internal/mimalloc`): 2.1.2 with
 /// more fields at the end.
 pub const PAGE_CPYTHON: PageLayout = PageLayout { bytes: 96, ..PAGE_2 };
-/// 2.1.4 to 2.4.
+/// 2.1.4 to 2.4, and in CPython 2.5.2.
 pub const PAGE_2_1_4: PageLayout = PageLayout {
     bytes: 96,
     capacity: 10,
@@ -195,7 +204,8 @@ pub struct PageWords {
     /// Number of initialised blocks that are not in its `free` and `local_free` lists. Those that
     /// other threads freed count as used until its thread collects them.
     pub used: u64,
-    /// Bytes of a block; 0 if there is no page.
+    /// Bytes of a block; 0 if there is no page; `u64::MAX` if its field cannot hold it (the block
+    /// is as large as the area).
     pub block_bytes: u64,
     /// Its lists of free blocks.
     pub lists: FreeLists,
@@ -227,19 +237,11 @@ impl PageWords {
         self.capacity.checked_sub(self.used)
     }
 
-    /// The heap of its thread; 0 if none.
+    /// The heap of its thread; 0 if none; no heap in 3.0 and 3.1.
     pub fn thread_heap(&self) -> u64 {
         self.heaps[0]
     }
 }
-
-/// The bit `in_full` in the word at [`QueueFields::flags`].
-const IN_FULL: u64 = 1;
-/// The bits `retire_expire` in that word: the upper seven of its second byte.
-const RETIRE_EXPIRE: u64 = 0xfe00;
-
-/// `xblock_size` of blocks of 2 GiB and more (`MI_HUGE_BLOCK_SIZE`).
-const HUGE_BLOCK: u64 = 2 << 30;
 
 impl PageLayout {
     /// Whether the segment uses the page of this structure: `segment_in_use`, the first bit of the
@@ -287,7 +289,7 @@ impl PageLayout {
             reserved: half(self.reserved)? & 0xffff,
             used: sized(self.used)?,
             // A field of 32 bits does not hold the size of a huge block: it is that of the area.
-            block_bytes: if self.block_bytes.bits == 32 && block_bytes >= HUGE_BLOCK {
+            block_bytes: if self.block_bytes.bits == 32 && block_bytes >= HUGE_BLOCK_BYTES {
                 u64::MAX
             } else {
                 block_bytes
@@ -304,61 +306,19 @@ impl PageLayout {
     }
 }
 
-/// Offset of the first block in the area of a page of 2.0 to 2.1.2, by the size of its blocks.
-pub static OFFSETS: [fn(u64) -> u64; 4] = [
+/// Offset of the first block in the area of a page of 2.0 to 2.1.2, by the size of its blocks
+/// (`segment.c`); 128 is `MI_MAX_ALIGN_GUARANTEE`, and 384 three times that.
+pub static FIRST_BLOCK_OFFSETS: [fn(u64) -> u64; 4] = [
     // 2.0.0 to 2.0.2.
     |_| 0,
-    // Up to 2.0.6.
+    // 2.0.3 to 2.0.7.
     |bytes| if (8..=1024).contains(&bytes) { 128 } else { 0 },
-    // Up to 2.1.0.
+    // 2.0.9.
     |bytes| if (8..=1024).contains(&bytes) { 384 } else { 0 },
-    // 2.1.1 and 2.1.2.
+    // 2.1.0 to 2.1.2.
     |bytes| match bytes {
         8..=64 => 3 * bytes,
         65..=512 => bytes,
         _ => 0,
     },
 ];
-
-/// What `mi_heap_collect_ex` of 3.x releases; the pages of ended threads stay.
-pub const COLLECT_3: CollectRules = CollectRules {
-    frees_pages: true,
-    frees_ended: false,
-    arena_purge: ArenaPurge::AnyThread,
-    span_purge: SpanPurge::None,
-};
-
-/// Minimum bytes of a thread's heap of 3.x (`types.h`, `struct mi_heap_s`, from 3.2 on
-/// `struct mi_theap_s`): 3672 to 3688 up to 3.1, 8040 and more from 3.2 on.
-pub const HEAP_BYTES: u64 = 3672;
-
-/// Bytes of a slice (`MI_SEGMENT_SLICE_SIZE`, `MI_ARENA_SLICE_SIZE`), and of the smallest page.
-pub const SLICE_BYTES: u64 = 64 << 10;
-
-/// Entries of a submap in the two-level page map of 3.x (`page-map.c`), one per slice.
-pub const SUBMAP_ENTRIES: u64 = 1 << 13;
-/// Bytes of a submap.
-pub const SUBMAP_BYTES: u64 = 8 * SUBMAP_ENTRIES;
-/// Addresses that a submap covers.
-pub const SUBMAP_SPAN: u64 = SUBMAP_ENTRIES * SLICE_BYTES;
-/// Bytes of the upper level, for 47-bit addresses.
-pub const MAP_BYTES: u64 = 8 * (USER_ADDRESS_END / SUBMAP_SPAN);
-/// Offset of the bits in a bitmap of an arena (`bitmap.h`, `struct mi_bitmap_s`): they follow the
-/// number of chunks and a map of the chunks, 64 bytes each. A chunk has 512 bits.
-pub const BITMAP_BITS: u64 = 128;
-/// Bits of a chunk.
-pub const CHUNK_BITS: u64 = 512;
-/// Index of `slices_purge` in the consecutive bitmaps that an arena points to (`slices_free`,
-/// `slices_committed`, `slices_dirty`, `slices_purge`).
-pub const PURGE_BITMAP: usize = 3;
-/// Index of the first of these pointers, in words of an arena, in releases that purge only whole
-/// huge pages of 2 MiB if the kernel has them (3.1, 3.2; `_mi_os_minimal_purge_size`).
-pub const PURGED_IN_RUNS: [usize; 2] = [10, 11];
-/// Sizes of blocks in large pages, above those in medium pages. 3.1.4 and 3.1.5 have no large pages
-/// (`MI_ENABLE_LARGE_PAGES`, `MI_MEDIUM_MAX_OBJ_SIZE`, `MI_LARGE_MAX_OBJ_SIZE`).
-pub const LARGE_BYTES: std::ops::RangeInclusive<u64> = (64 << 10) + 1..=512 << 10;
-/// Bytes of a run that is purged as a whole.
-pub const RUN_BYTES: u64 = 2 << 20;
-/// Words of an arena (`struct mi_arena_s`) that are read: its owner, its numbers of slices and its
-/// bitmaps are among them.
-pub const ARENA_WORDS: usize = 24;

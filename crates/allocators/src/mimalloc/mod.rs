@@ -4,6 +4,7 @@
 //! page map (3.x). Both divide the memory into `parts`, and `claims` classifies their bytes. The
 //! first word of a free block links to the next one, so pages with free blocks are read.
 
+mod arena_layout;
 mod arenas;
 mod claims;
 mod collect;

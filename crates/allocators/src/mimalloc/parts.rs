@@ -120,8 +120,8 @@ pub struct Heap {
     pub segments: u64,
     /// Offset in a heap of the list of blocks that other threads freed, if there is one.
     pub delayed_free: Option<u64>,
-    /// Whether the offset of the first block of a page comes from one of `OFFSETS`, because the
-    /// page does not store it.
+    /// Whether the offset of the first block of a page comes from one of
+    /// `FIRST_BLOCK_OFFSETS`, because the page does not store it.
     pub has_offsets: bool,
     /// What a collection releases.
     pub collect_rules: CollectRules,
