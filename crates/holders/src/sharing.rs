@@ -7,9 +7,9 @@
 //! 1972), and sets are then propagated from each ring to those that it leads to, in topological
 //! order.
 //!
-//! Members form whole subtrees of the search, and their numbers encode when each was entered and
-//! left. So the walk of the search is repeated without a stack, forwards to find rings and
-//! backwards to propagate sets.
+//! Members form whole subtrees of the search. Their numbers are in the order in which the walk
+//! entered them, and with their parents they say when it left each. So the walk of the search is
+//! repeated without a stack, forwards to find rings and backwards to propagate sets.
 //!
 //! A set holds its lowest [`MAX_ROOTS`] roots, and whether there are more: sets that differ only
 //! beyond those are merged.
@@ -18,7 +18,7 @@ use std::collections::HashMap;
 
 use strandline_sys::host::prefetch;
 
-use crate::arrays::{NONE, PREFETCH_DISTANCE, Refused, array};
+use crate::arrays::{NONE, PREFETCH_DISTANCE, Refused, array, reserved};
 use crate::blocks::Blocks;
 use crate::held::Sum;
 use crate::marks::{BlockSet, RankedSet};
@@ -26,14 +26,15 @@ use crate::reach::{Search, vertices_of};
 
 /// Maximum number of roots that a set lists.
 pub const MAX_ROOTS: usize = 32;
-/// Maximum number of sets; blocks of further ones share one set without roots.
+/// Maximum number of sets, so that an index fits 16 bits; blocks of further ones share one set
+/// without roots.
 const MAX_SETS: usize = 60_000;
 /// Maximum number of cached unions.
 const MAX_UNIONS: usize = 1 << 17;
 /// Maximum number of pairs of a set and a root for which direct references are counted: the counts
 /// only order the roots of a set.
 const MAX_PAIRS: usize = 1 << 18;
-/// Least number of members by which their queue grows.
+/// Least number of elements by which a queue grows.
 const MIN_GROWTH: usize = 1 << 12;
 
 /// Blocks that the same roots reach, and none of them alone.
@@ -52,13 +53,13 @@ pub struct SharedSet {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sharing {
     pub members: RankedSet,
-    /// Index in `sets` of the set of each member.
+    /// Index in `sets` of the set of each member, by rank.
     set_of_member: Vec<u16>,
     pub sets: Vec<SharedSet>,
 }
 
 impl Sharing {
-    /// Index of the set of a number.
+    /// Index in `sets` of the set of the block with this number; `None` if it is no member.
     pub fn set(&self, number: u32) -> Option<u16> {
         self.set_of_member.get(self.members.rank(number)? as usize).copied()
     }
@@ -100,14 +101,6 @@ fn find_members(search: &mut Search, vertices: &[u32], entries: &BlockSet) -> Re
     let Search { edges, clock, .. } = search;
     let mut members = entries.clone();
     let mut queue: Vec<u32> = Vec::new();
-    let push = |queue: &mut Vec<u32>, number: u32| {
-        if queue.len() == queue.capacity() {
-            let additional = queue.len().max(MIN_GROWTH);
-            queue.try_reserve_exact(additional).map_err(|_| Refused::NoMemory(additional as u64 * 4))?;
-        }
-        queue.push(number);
-        Ok(())
-    };
     entries.iter().try_for_each(|entry| push(&mut queue, entry))?;
     let mut next = 0;
     while let Some(&number) = queue.get(next) {
@@ -128,6 +121,21 @@ fn find_members(search: &mut Search, vertices: &[u32], entries: &BlockSet) -> Re
     Ok(members)
 }
 
+/// Adds a number to a queue; fails if memory is short.
+fn push(queue: &mut Vec<u32>, number: u32) -> Result<(), Refused> {
+    if queue.len() == queue.capacity() {
+        let additional = queue.len().max(MIN_GROWTH);
+        queue.try_reserve_exact(additional).map_err(|_| Refused::NoMemory(additional as u64 * 4))?;
+    }
+    queue.push(number);
+    Ok(())
+}
+
+/// The member [`PREFETCH_DISTANCE`] steps ahead.
+fn ahead(member: Option<u32>, step: impl Fn(u32) -> Option<u32>) -> Option<u32> {
+    (0..PREFETCH_DISTANCE).try_fold(member?, |at, _| step(at))
+}
+
 /// The walk of the search, repeated over the members.
 struct Walk<'a> {
     search: &'a mut Search,
@@ -144,7 +152,8 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// The first known member of the ring of a member.
+    /// The first known member of the ring of a member. Shortens the path on the way (path halving),
+    /// hence `&mut`.
     #[inline]
     fn find_first(firsts: &mut [u32], mut rank: u32) -> u32 {
         loop {
@@ -169,8 +178,7 @@ impl Walk<'_> {
     fn find_rings(&mut self) -> Result<(), Refused> {
         (0..).zip(&mut self.firsts).for_each(|(rank, first)| *first = rank);
         let mut next = self.members.first();
-        let mut upcoming =
-            (0..PREFETCH_DISTANCE).try_fold(next, |at, _| Some(self.members.after(at?))).flatten();
+        let mut upcoming = ahead(next, |at| self.members.after(at));
         while let Some(number) = next {
             next = self.members.after(number);
             upcoming = upcoming.and_then(|upcoming| {
@@ -223,7 +231,7 @@ impl Walk<'_> {
         let roots = self.search.edges.roots.len() as u32;
         let blocks = self.search.edges.references.blocks();
         // Each root's number, where its tree of the search begins.
-        let mut tree_starts: Vec<u32> = array(0, 0)?;
+        let mut tree_starts: Vec<u32> = reserved(roots as usize)?;
         tree_starts.extend_from_slice(
             self.search.numbers.get(blocks as usize..(blocks + roots) as usize).unwrap_or_default(),
         );
@@ -234,8 +242,11 @@ impl Walk<'_> {
             if number >= first_unreachable || self.members.has(number) {
                 continue;
             }
-            let targets = self.search.edges.targets_mut(vertex).iter().copied();
-            entered.extend(targets.filter(|&target| self.members.has(target)));
+            for &mut target in self.search.edges.targets_mut(vertex) {
+                if self.members.has(target) {
+                    push(&mut entered, target)?;
+                }
+            }
             if !entered.is_empty() {
                 let root = tree_starts.partition_point(|&start| start <= number).saturating_sub(1) as u32;
                 entered.drain(..).for_each(|target| visit(self, root, target));
@@ -254,13 +265,12 @@ impl Walk<'_> {
         })
     }
 
-    /// Propagates sets in the reverse order of the walk, in which no member comes before one that
-    /// leads to it, except within rings.
+    /// Propagates sets in reverse postorder: no member comes before one that leads to it, except
+    /// within rings.
     fn propagate_all(&mut self) -> Result<(), Refused> {
         let mut number_after = None;
         let mut cursor = self.members.last();
-        let mut upcoming =
-            (0..PREFETCH_DISTANCE).try_fold(cursor, |at, _| Some(self.members.before(at?))).flatten();
+        let mut upcoming = ahead(cursor, |at| self.members.before(at));
         while let Some(number) = cursor {
             cursor = self.members.before(number);
             upcoming = upcoming.and_then(|upcoming| {
@@ -302,46 +312,52 @@ impl Walk<'_> {
 
     /// Sums up the blocks of each set, and sorts the sets.
     fn finish(mut self, blocks: &Blocks, first_unreachable: u32) -> Result<Sharing, Refused> {
-        // From here on each member has the set of its ring.
+        let set_count = self.sets.list.len();
+        // From here on each member has the set of its ring, which is in the list.
         for rank in 0..self.members.count() {
-            let first = Self::find_first(&mut self.firsts, rank);
-            self.set_of_ring[rank as usize] = self.set_of_ring[first as usize];
+            self.search.clock.step()?;
+            let set = self.set_of_ring[Self::find_first(&mut self.firsts, rank) as usize];
+            self.set_of_ring[rank as usize] = if (set as usize) < set_count { set } else { OVERFLOW };
         }
         self.firsts = Vec::new();
-        let mut sums: Vec<Sum> = array(self.sets.list.len(), Sum::default())?;
-        for (number, &set) in self.members.iter().zip(&self.set_of_ring) {
-            let bytes = blocks.bytes(self.vertices[number as usize]);
-            if let Some(sum) = sums.get_mut(set as usize) {
-                *sum += Sum { bytes, blocks: 1 };
-            }
-        }
+        let sums = self.sums_of_sets(blocks)?;
         let counts = self.count_direct_references(first_unreachable)?;
         let mut order: Vec<u32> =
             (0..sums.len() as u32).filter(|&set| sums[set as usize].blocks > 0).collect();
         order.sort_by_key(|&set| (std::cmp::Reverse(sums[set as usize].bytes), set));
         let mut positions = array(sums.len(), 0_u16)?;
         (0..).zip(&order).for_each(|(position, &set)| positions[set as usize] = position);
-        let mut set_of_member: Vec<u16> = array(0, 0)?;
-        let count = self.set_of_ring.len();
-        set_of_member.try_reserve_exact(count).map_err(|_| Refused::NoMemory(count as u64 * 2))?;
-        set_of_member
-            .extend(self.set_of_ring.iter().map(|&set| positions.get(set as usize).copied().unwrap_or(0)));
+        let mut set_of_member: Vec<u16> = reserved(self.set_of_ring.len())?;
+        set_of_member.extend(self.set_of_ring.iter().map(|&set| positions[set as usize]));
+        let sets = self.ranked_sets(&order, &sums, &counts);
+        Ok(Sharing { members: self.members, set_of_member, sets })
+    }
+
+    /// The sum of the blocks of each set.
+    fn sums_of_sets(&mut self, blocks: &Blocks) -> Result<Vec<Sum>, Refused> {
+        let mut sums = array(self.sets.list.len(), Sum::default())?;
+        for (number, &set) in self.members.iter().zip(&self.set_of_ring) {
+            self.search.clock.step()?;
+            let bytes = blocks.bytes(self.vertices[number as usize]);
+            sums[set as usize] += Sum { bytes, blocks: 1 };
+        }
+        Ok(sums)
+    }
+
+    /// The sets in this order, each with its roots by the number of their direct references.
+    fn ranked_sets(&self, order: &[u32], sums: &[Sum], counts: &DirectCounts) -> Vec<SharedSet> {
         let shared_set = |&set: &u32| {
             let RootSet { mut roots, has_more } = self.sets.list[set as usize].clone();
             let count = |root: u32| counts.get(&(set, root)).copied().unwrap_or(0);
             roots.sort_by_key(|&root| (std::cmp::Reverse(count(root)), root));
             SharedSet { roots, has_more, sum: sums[set as usize] }
         };
-        let sets = order.iter().map(shared_set).collect();
-        Ok(Sharing { members: self.members, set_of_member, sets })
+        order.iter().map(shared_set).collect()
     }
 
     /// Number of references into each set from a root, or from what that root alone retains.
-    fn count_direct_references(
-        &mut self,
-        first_unreachable: u32,
-    ) -> Result<HashMap<(u32, u32), u32>, Refused> {
-        let mut counts: HashMap<(u32, u32), u32> = HashMap::new();
+    fn count_direct_references(&mut self, first_unreachable: u32) -> Result<DirectCounts, Refused> {
+        let mut counts = DirectCounts::new();
         self.each_entry(first_unreachable, |walk, root, target| {
             let set = walk.members.rank(target).and_then(|rank| walk.set_of_ring.get(rank as usize)).copied();
             if let Some(set) = set
@@ -353,6 +369,9 @@ impl Walk<'_> {
         Ok(counts)
     }
 }
+
+/// Number of direct references into a set from a root, by set and root.
+type DirectCounts = HashMap<(u32, u32), u32>;
 
 /// The set without roots.
 const EMPTY: u32 = 0;

@@ -43,7 +43,8 @@ impl Grid {
         Self { interval_us: micros(interval).max(1), next: 0, taken: 0, missed: 0 }
     }
 
-    /// Skips the instants before `now_us`: they do not count as missed.
+    /// Skips all instants up to `now_us` but the last, which is due at once; the others do not
+    /// count as missed.
     pub fn skip_to(&mut self, now_us: u64) {
         self.next = now_us / self.interval_us;
     }
@@ -70,8 +71,8 @@ impl Grid {
         now_us.saturating_sub(self.next_us()) > micros(tolerance)
     }
 
-    /// Skips the instants up to `now_us`, during which the recorder was stopped: they do not count
-    /// as missed. Returns that time in microseconds.
+    /// Skips the instants that passed while the recorder was stopped, except the last, which is
+    /// due now: they do not count as missed. Returns the microseconds since the first was due.
     pub fn skip_pause(&mut self, now_us: u64) -> u64 {
         let paused_us = now_us.saturating_sub(self.next_us());
         self.next = self.next.max(now_us / self.interval_us);
@@ -83,7 +84,7 @@ impl Grid {
         self.next.saturating_mul(self.interval_us)
     }
 
-    /// Number of the last instant taken.
+    /// Number of the instant that [`Grid::take_due`] has just taken; call it only then.
     pub fn last_taken(&self) -> u64 {
         self.next.saturating_sub(1)
     }
@@ -108,5 +109,9 @@ mod tests {
         assert_eq!(grid.skip_pause(107_500), 100_500);
         assert!(grid.take_due(107_600));
         assert_eq!((grid.taken, grid.missed), (5, 3), "a pause is no miss");
+        let mut grid = Grid::new(Duration::from_millis(1));
+        grid.skip_to(2_500);
+        assert!(grid.take_due(2_500));
+        assert_eq!(grid.missed, 0);
     }
 }

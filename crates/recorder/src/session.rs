@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::sys::signalfd::SignalFd;
 use strandline_inspect::Caveat;
 use strandline_inspect::environment::Environment;
@@ -348,16 +349,19 @@ impl<'a> Session<'a> {
     /// make up in part.
     fn read_events(&mut self, now_us: u64) -> bool {
         let ProcessEvents::Connector(connector) = &self.process_events else { return true };
-        let has_all = self.tree.read_events(connector, now_us, &mut self.state.departed);
-        if !has_all {
-            self.state.searches_left = self.tree.searches_after_loss();
-            if !std::mem::replace(&mut self.state.has_caveat_lost, true) {
-                let text = "the kernel dropped reports of processes, because too many came at once: those that started and \
-                            ended meanwhile are not seen";
-                self.add_caveat("polling", "processes", text);
-            }
+        let result = self.tree.read_events(connector, now_us, &mut self.state.departed);
+        let Err(error) = result else { return true };
+        self.state.searches_left = self.tree.searches_after_loss();
+        if !std::mem::replace(&mut self.state.has_caveat_lost, true) {
+            let cause = if error.raw_os_error() == Some(Errno::ENOBUFS as i32) {
+                "the kernel dropped reports of processes, because too many came at once".to_owned()
+            } else {
+                format!("the kernel's reports of processes cannot be read ({error})")
+            };
+            let text = format!("{cause}: those that started and ended meanwhile are not seen");
+            self.add_caveat("polling", "processes", text);
         }
-        has_all
+        false
     }
 
     /// Samples every process whose turn it is.

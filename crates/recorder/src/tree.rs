@@ -1,9 +1,10 @@
 //! The processes that are followed: the first one and its descendants.
 //!
 //! Forks, execs and ends come from the kernel's process connector if that is allowed. Otherwise
-//! /proc is searched, and children that come and go between two searches are missed.
+//! /proc is searched, and children that end or lose their parent before a search are missed.
 
 use std::collections::HashMap;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -79,16 +80,16 @@ impl ProcessEvents {
     }
 
     /// A sentence on the processes that are not seen from now on, and why; `None` if all are seen.
-    /// `lists_children` is the result of [`lists_children`].
-    pub fn limitation(&self, lists_children: bool) -> Option<String> {
+    /// `has_child_lists` is the result of [`lists_children`].
+    pub fn limitation(&self, has_child_lists: bool) -> Option<String> {
         match self {
             Self::Connector(_) => None,
-            Self::Polling(reason) if !lists_children => {
+            Self::Polling(reason) if !has_child_lists => {
                 Some(format!("{reason}, and {NO_LISTS}: no child process is seen"))
             }
             Self::Polling(reason) => Some(format!(
-                "{reason}: processes that live for less than {SEARCH_EVERY:?} are not seen, nor some that live longer if their \
-                 parent has more than {MAX_THREADS} threads"
+                "{reason}: processes that live for less than {SEARCH_EVERY:?}, or whose parent ends that soon after they start, are \
+                 not seen, nor some others if their parent has more than {MAX_THREADS} threads"
             )),
         }
     }
@@ -97,12 +98,12 @@ impl ProcessEvents {
 /// What an exec changes: distinguishes the programs that one process runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// Device of the executable, which has no stable path: a removed file has another one.
+    /// Device of the executable. Its path would not do: that of a removed file changes.
     device: u64,
     /// Inode of the executable.
     inode: u64,
-    /// Address of the random bytes that the kernel places (AT_RANDOM): set near the end of an exec,
-    /// then constant.
+    /// Address of the random bytes that the kernel places (AT_RANDOM; fs/binfmt_elf.c,
+    /// create_elf_tables): set near the end of an exec, then constant.
     random_address: u64,
 }
 
@@ -309,32 +310,39 @@ impl Tree {
         self.members.values_mut().find(|member| member.number == Some(number))
     }
 
-    /// The sum of all RSS, in KiB; shared pages count for each process.
+    /// The sum of all RSS, in KiB, without processes whose files are not open; shared pages count
+    /// for each process.
     pub fn rss_kib(&self) -> u64 {
         self.members.values().map(Member::rss_kib).sum()
     }
 
     /// Handles the kernel's events since the last call, and adds ended processes to `departed`.
-    /// False if events were lost: a search is needed then.
-    pub fn read_events(&mut self, connector: &Connector, now_us: u64, departed: &mut Vec<Departed>) -> bool {
+    ///
+    /// # Errors
+    /// If events were lost (`ENOBUFS`) or cannot be read: a search is needed then.
+    pub fn read_events(
+        &mut self,
+        connector: &Connector,
+        now_us: u64,
+        departed: &mut Vec<Departed>,
+    ) -> io::Result<()> {
         loop {
-            match connector.next() {
-                Ok(Some(Event::Fork { parent, child })) if self.has(parent) => {
+            match connector.next()? {
+                Some(Event::Fork { parent, child }) if self.has(parent) => {
                     self.add(child, Some(parent), now_us);
                 }
-                Ok(Some(Event::Exec { pid })) => {
+                Some(Event::Exec { pid }) => {
                     if let Some(member) = self.get_mut(pid) {
                         member.is_new_program = true;
                     }
                 }
                 // The kernel reports the end of the main thread; other threads may run on.
-                Ok(Some(Event::Exit { pid, .. })) if self.has(pid) && is_running(pid) => {}
-                Ok(Some(Event::Exit { pid, wait_status })) => {
+                Some(Event::Exit { pid, .. }) if self.has(pid) && is_running(pid) => {}
+                Some(Event::Exit { pid, wait_status }) => {
                     departed.extend(self.remove(pid, Some(wait_status)));
                 }
-                Ok(Some(_)) => {}
-                Ok(None) => return true,
-                Err(_) => return false,
+                Some(_) => {}
+                None => return Ok(()),
             }
         }
     }
@@ -398,13 +406,14 @@ fn threads_of_turn(tids: &[i32], turn: usize) -> Vec<i32> {
 }
 
 /// The children of those threads of a process that `choose_threads` returns, from
-/// /proc/PID/task/TID/children; empty if the kernel lacks that file.
+/// /proc/PID/task/TID/children; without those of threads for which that file cannot be read.
 fn children(pid: i32, choose_threads: &impl Fn(&[i32]) -> Vec<i32>) -> Vec<i32> {
     let Ok(process) = Process::open(pid) else { return Vec::new() };
     let tids = process.tasks().unwrap_or_default();
     let children_of_thread = |tid: i32| {
         let path = format!("task/{tid}/children");
-        // A thread that has ended meanwhile has no children.
+        // A thread that has ended meanwhile has no children. A kernel without this file has its
+        // caveat; if no descriptor is left, a later search may find the children.
         let text = process.read_text(&path, MAX_CHILDREN_BYTES).unwrap_or_default();
         // Each id is followed by a space (fs/proc/array.c, children_seq_show), unless it is cut
         // off.
@@ -415,7 +424,9 @@ fn children(pid: i32, choose_threads: &impl Fn(&[i32]) -> Vec<i32>) -> Vec<i32> 
 }
 
 /// Whether a process whose main thread has ended is still running: it has other live threads,
-/// or one of them has replaced the program (execve) and is the main thread now.
+/// or one of them has replaced the program (execve) and is the main thread now. False if that
+/// cannot be found out (no descriptor left, hidepid, threads that change all the time): mostly
+/// the process has ended then.
 pub fn is_running(pid: i32) -> bool {
     let Ok(process) = Process::open(pid) else { return false };
     let is_thread_running = |tid: i32| match process.task_stat(tid) {
