@@ -22,7 +22,7 @@ const BLOCK_HEADER: u64 = 4;
 /// (5 if they are in the last word of the slot), 6 for a nested group, or 7 for a moved block.
 const SLOT_MASK: u8 = 31;
 const RESERVED_SHIFT: u32 = 5;
-const RESERVED_AT_END: u64 = 5;
+const RESERVED_AT_END: u8 = 5;
 const NESTED_GROUP: u8 = 6;
 const MOVED_BLOCK: u8 = 7;
 /// `struct meta_area`: bytes before its metas, bytes of a meta, and number of metas on a page.
@@ -32,7 +32,7 @@ const AREA_METAS: u64 = 101;
 /// The class of blocks with their own mappings.
 const MMAPPED_CLASS: u64 = 63;
 
-/// A size class.
+/// A size class: its index in musl's `size_classes`, and its units.
 #[derive(Clone, Copy)]
 struct SizeClass {
     number: u64,
@@ -46,6 +46,10 @@ const CLASSES: [SizeClass; 5] = [
     SizeClass { number: 19, units: 63 },
     SizeClass { number: 27, units: 255 },
 ];
+/// The class of the slots of a nested group, their number, and the bytes of the group.
+const NESTED_CLASS: SizeClass = CLASSES[1];
+const NESTED_SLOTS: u64 = 30;
+const NESTED_BYTES: u64 = GROUP_HEADER + NESTED_SLOTS * NESTED_CLASS.units * UNIT;
 /// Maximum number of groups.
 const MAX_GROUPS: usize = 150;
 
@@ -54,6 +58,7 @@ pub fn fabricate_musl(seed: u64) -> HeapImage {
     let mut image = Image::of(&[(DATA, DATA_BYTES), (AREAS, AREAS_BYTES), (HEAP, HEAP_BYTES)]);
     let mut rng = Rng::new(seed ^ 0x6d75);
     let secret = rng.below(u64::MAX - 1) + 1;
+    // Its 64 bytes are on the first page.
     let context = DATA + 8 * rng.below(500);
     // struct malloc_context: secret, init_done and mmap_counter, …, meta_area_head.
     image.put_words(context, [(0, secret), (8, 1 | 7 << 32), (56, AREAS)]);
@@ -134,33 +139,36 @@ impl Writer {
         for slot in 0..slots {
             let slot_start = start + GROUP_HEADER + slot * slot_bytes;
             match rng.below(6) {
-                0 => {
+                0 if class != MMAPPED_CLASS => {
                     available_mask |= 1 << slot;
                     self.expected.free_bytes += slot_bytes;
                 }
-                1 => {
+                1 if class != MMAPPED_CLASS => {
                     freed_mask |= 1 << slot;
                     self.expected.free_bytes += slot_bytes;
                 }
-                2 if slot_bytes >= 4080 && slots > 1 && self.group_count + 1 < MAX_GROUPS => {
-                    // A nested group: 30 slots of four units.
+                2 if slot_bytes > NESTED_BYTES && slots > 1 && self.group_count + 1 < MAX_GROUPS => {
                     let byte = NESTED_GROUP << RESERVED_SHIFT | (slot as u8 & SLOT_MASK);
-                    self.image.put(slot_start - BLOCK_HEADER, &[0, byte, 0, 0]);
-                    let nested =
-                        Group { start: slot_start, class: 3, slot_bytes: 4 * UNIT, slots: 30, pages: 0 };
+                    self.write_header(slot_start, byte, start);
+                    let SizeClass { number: class, units } = NESTED_CLASS;
+                    let (slot_bytes, slots) = (units * UNIT, NESTED_SLOTS);
+                    let nested = Group { start: slot_start, class, slot_bytes, slots, pages: 0 };
                     self.write_group(&nested, rng);
                 }
-                _ => self.write_block(slot_start, slot, slot_bytes, rng),
+                _ => self.write_block(group, slot, rng),
             }
         }
         self.image.put_word(start, meta);
         // struct meta: prev, next, mem, the masks, and last_idx, freeable, sizeclass and maplen.
+        // freeable stays 0: the reader has no use for it.
         let masks = available_mask | freed_mask << 32;
         self.image.put_row(meta, [0, 0, start, masks, (slots - 1) | class << 6 | pages << 12]);
     }
 
     /// Writes a block in a slot, as enframe and set_size leave it.
-    fn write_block(&mut self, slot_start: u64, slot: u64, slot_bytes: u64, rng: &mut Rng) {
+    fn write_block(&mut self, group: &Group, slot: u64, rng: &mut Rng) {
+        let Group { start, slot_bytes, .. } = *group;
+        let slot_start = start + GROUP_HEADER + slot * slot_bytes;
         let max_bytes = slot_bytes - BLOCK_HEADER;
         let bytes = max_bytes - rng.below(max_bytes.min(200));
         let slack_units = (max_bytes - bytes) / UNIT;
@@ -173,13 +181,19 @@ impl Writer {
         }
         let slot_end = slot_start + max_bytes;
         let reserved_bytes = slot_end - block - bytes;
-        let reserved = reserved_bytes.min(RESERVED_AT_END);
+        let reserved = reserved_bytes.min(RESERVED_AT_END.into()) as u8;
         if reserved == RESERVED_AT_END {
             self.image.put_half(slot_end - 4, reserved_bytes);
         }
-        let byte = (reserved << RESERVED_SHIFT) as u8 | (slot as u8 & SLOT_MASK);
-        self.image.put(block - BLOCK_HEADER, &[0, byte, 0, 0]);
+        let byte = reserved << RESERVED_SHIFT | (slot as u8 & SLOT_MASK);
+        self.write_header(block, byte, start);
         self.expected.live_blocks += 1;
         self.expected.live_bytes += bytes;
+    }
+
+    /// Writes the header before `block`: its second byte, and the units from the first slot on.
+    fn write_header(&mut self, block: u64, byte: u8, group_start: u64) {
+        let [low, high, ..] = ((block - group_start - GROUP_HEADER) / UNIT).to_le_bytes();
+        self.image.put(block - BLOCK_HEADER, &[0, byte, low, high]);
     }
 }

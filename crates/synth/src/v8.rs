@@ -91,7 +91,7 @@ pub struct V8Image {
 pub fn fabricate_v8(seed: u64) -> V8Image {
     let layout = LAYOUTS[(seed % LAYOUTS.len() as u64) as usize];
     let mut image = Image::of(&[(READ_ONLY, UNIT), (OWN, OWN_BYTES), (CODE, CODE_BYTES)]);
-    let objects = Objects::new(&mut image, READ_ONLY + 0x4000, layout.fields);
+    let objects = Objects::new(&mut image, READ_ONLY + 0x4000, layout.objects);
     let mut writer = Writer {
         image,
         rng: Rng::new(seed ^ 0x7638),

@@ -1,7 +1,7 @@
 //! Offsets in V8's structures by version. They were measured in Node.js 18 to 26, independently of
 //! the reader that is tested.
 
-use crate::v8_objects::Fields;
+use crate::v8_objects::ObjectOffsets;
 
 /// Offsets in the structures of one version.
 #[derive(Clone, Copy)]
@@ -17,7 +17,7 @@ pub struct Layout {
     pub pooled: PooledFlags,
     /// Bytes of a page before the first object.
     pub header: u64,
-    pub fields: Fields,
+    pub objects: ObjectOffsets,
 }
 
 /// Offsets in a heap.
@@ -78,10 +78,10 @@ pub enum PooledFlags {
     OfRecord { flags: u64, offset: u64 },
 }
 
-const OLD_FIELDS: Fields =
-    Fields { shared_info: 24, name: 16, scope_names: 32, scope_flags_shift: 32, free_unit_bytes: 1 };
-const NEW_FIELDS: Fields =
-    Fields { shared_info: 32, name: 24, scope_names: 48, scope_flags_shift: 0, free_unit_bytes: 8 };
+const OLD_OBJECTS: ObjectOffsets =
+    ObjectOffsets { shared_info: 24, name: 16, scope_names: 32, scope_flags_shift: 32, free_unit_bytes: 1 };
+const NEW_OBJECTS: ObjectOffsets =
+    ObjectOffsets { shared_info: 32, name: 24, scope_names: 48, scope_flags_shift: 0, free_unit_bytes: 8 };
 
 const RECORD_10: RecordOffsets =
     RecordOffsets { size: 0, heap: 16, start: 24, end: 32, allocated: 40, wasted: 48, owner: 64, next: 232 };
@@ -100,7 +100,7 @@ pub const LAYOUTS: [Layout; 5] = [
         record: RECORD_10,
         pooled: PooledFlags::OfPage(0x8_2000),
         header: 0x1130,
-        fields: OLD_FIELDS,
+        objects: OLD_OBJECTS,
     },
     Layout {
         version: [11, 3, 244, 8],
@@ -111,7 +111,7 @@ pub const LAYOUTS: [Layout; 5] = [
         record: RecordOffsets { next: 264, ..RECORD_10 },
         pooled: PooledFlags::OfPage(0x8_4000),
         header: 0x1148,
-        fields: OLD_FIELDS,
+        objects: OLD_OBJECTS,
     },
     Layout {
         version: [12, 4, 254, 21],
@@ -122,7 +122,7 @@ pub const LAYOUTS: [Layout; 5] = [
         record: RECORD_12,
         pooled: PooledFlags::OfPage(0x1_2000),
         header: 0x1140,
-        fields: Fields { shared_info: 32, ..OLD_FIELDS },
+        objects: ObjectOffsets { shared_info: 32, ..OLD_OBJECTS },
     },
     Layout {
         version: [13, 6, 233, 17],
@@ -133,7 +133,7 @@ pub const LAYOUTS: [Layout; 5] = [
         record: RECORD_13,
         pooled: PooledFlags::OfPage(0x9_0000),
         header: 0x10,
-        fields: NEW_FIELDS,
+        objects: NEW_OBJECTS,
     },
     Layout {
         version: [14, 6, 202, 34],
@@ -144,6 +144,6 @@ pub const LAYOUTS: [Layout; 5] = [
         record: RecordOffsets { next: 256, ..RECORD_13 },
         pooled: PooledFlags::OfRecord { flags: 6, offset: 88 },
         header: 0x10,
-        fields: NEW_FIELDS,
+        objects: NEW_OBJECTS,
     },
 ];

@@ -18,34 +18,43 @@ const FIXED_PAGES: u64 = 2;
 pub(super) const TEXT_START: u64 = 0x5220_0000;
 pub(super) const DYNAMIC_START: u64 = 0x10_0000_0000;
 const DYNAMIC_BYTES: u64 = 1 << 30;
-/// Spacing of layouts in immobile space, in words, and the words of a layout.
+/// Distance between layouts in immobile space, in words.
 const LAYOUT_WORDS: u64 = 32;
+/// Words of a layout without its header.
 const LAYOUT_SLOTS: u64 = 20;
+/// Offset of a layout's classoid.
+const LAYOUT_CLASSOID: u64 = 24;
 /// NIL is in static space, tagged as a list.
 pub(super) const NIL: u64 = STATIC_START + 0x100 + LIST;
-/// Symbols in static space, after NIL.
-const STATIC_SYMBOLS: u64 = 0x130;
+/// Offset of the symbols in static space, after NIL.
+const STATIC_SYMBOLS_OFFSET: u64 = 0x130;
+/// Bytes of a symbol.
 const SYMBOL_BYTES: u64 = 48;
 /// Offset of a symbol's value.
 const SYMBOL_VALUE: u64 = 16;
-const STATIC_SYMBOL_COUNT: u64 = STATIC_BYTES / SYMBOL_BYTES - 7;
-const MAX_STATIC_ROOTS: usize = 60;
+/// Number of symbols in static space: what is before them takes the room of the others.
+const STATIC_SYMBOL_COUNT: u64 = STATIC_BYTES / SYMBOL_BYTES - STATIC_SYMBOLS_OFFSET.div_ceil(SYMBOL_BYTES);
 /// Any fixnum.
 pub(super) const FIXNUM: u64 = 0x2a;
-/// Words of a symbol and of a classoid without their headers.
+/// Words of a symbol without its header.
 const SYMBOL_WORDS: u64 = 5;
+/// Words of a classoid without its header.
 const CLASSOID_WORDS: u64 = 11;
+/// Bytes of a classoid.
 const CLASSOID_BYTES: u64 = 8 * (CLASSOID_WORDS + 1);
+/// Offset of a classoid's name.
+const CLASSOID_NAME: u64 = 16;
 /// `bytes_consed_between_gcs`: 5 % of dynamic space.
 const BYTES_BETWEEN_COLLECTIONS: u64 = 53_687_091;
-/// Where the header of an instance has its length, and its layout.
+/// Where the header of an instance has its length.
 const INSTANCE_LENGTH_SHIFT: u32 = 10;
+/// Where the header of an instance has its layout.
 const INSTANCE_LAYOUT_SHIFT: u32 = 32;
 /// Where another header has its length.
 const LENGTH_SHIFT: u32 = 8;
 
 /// The tagged pointer to the layout of the type with this index; the last one is of classoids.
-fn layout(type_index: usize) -> u64 {
+fn layout_pointer(type_index: usize) -> u64 {
     FIXED_START + PAGE + type_index as u64 * LAYOUT_WORDS * 8 + INSTANCE
 }
 
@@ -57,7 +66,7 @@ pub(super) struct Writer {
     /// Tagged addresses of the nodes.
     pub references: Vec<u64>,
     /// Addresses of the words that damage may overwrite.
-    pub structure: Vec<u64>,
+    pub damageable_words: Vec<u64>,
 }
 
 /// Writes the graph of `recipe`.
@@ -68,26 +77,24 @@ pub(super) fn write(recipe: &SbclRecipe, graph: Graph) -> SbclHeap {
         rng: Rng::new(recipe.seed ^ 0x1a6e),
         dynamic: Dynamic::new(release, DYNAMIC_START),
         references: Vec::new(),
-        structure: Vec::new(),
+        damageable_words: Vec::new(),
     };
-    let mut expected = SbclExpected::default();
-    let names = writer.write_names();
+    let classoids = writer.write_classoids();
     for node in &graph.nodes {
         writer.allocate(node);
     }
     for (index, node) in graph.nodes.iter().enumerate() {
         writer.write_object(index, node);
     }
-    fill_expected(&mut expected, &writer, &graph, &names);
+    let expected = expected_figures(&writer, &graph, &classoids);
 
     let mut memory = Memory::default();
-    let mut symbols = Vec::new();
-    writer.write_layouts(&mut memory, &names);
+    writer.write_layouts(&mut memory, &classoids);
     let WrittenThreads { threads, static_roots } = writer.write_threads(&mut memory, recipe, &graph.roots);
     writer.write_static_space(&mut memory, &static_roots);
-    let page_table = writer.write_variables(&mut memory, &mut symbols, &expected, &threads);
-    memory.add(DYNAMIC_START, writer.dynamic.memory.clone(), "rwxp");
+    let Variables { symbols, page_table } = writer.write_variables(&mut memory, &expected, &threads);
     let dynamic_end = DYNAMIC_START + writer.dynamic.memory.len() as u64;
+    memory.add(DYNAMIC_START, writer.dynamic.memory, "rwxp");
     SbclHeap {
         recipe: recipe.clone(),
         image: memory.image(),
@@ -96,7 +103,7 @@ pub(super) fn write(recipe: &SbclRecipe, graph: Graph) -> SbclHeap {
         threads,
         dynamic_range: (DYNAMIC_START, dynamic_end),
         expected,
-        structure: writer.structure,
+        structure: writer.damageable_words,
         page_table,
     }
 }
@@ -146,16 +153,23 @@ pub(super) fn put(bytes: &mut [u8], offset: u64, word: u64) {
     bytes[offset..offset + 8].copy_from_slice(&word.to_le_bytes());
 }
 
-/// Names of structures.
-struct Names {
-    /// Tagged addresses of classoids.
-    classoids: Vec<u64>,
+/// Classoids that name the structure types.
+struct Classoids {
+    /// Their tagged addresses.
+    addresses: Vec<u64>,
     /// Bytes of classoids, symbols and strings.
     bytes: u64,
 }
 
+/// The runtime's variables and the page table.
+struct Variables {
+    symbols: Vec<SbclSymbol>,
+    page_table: PageTable,
+}
+
 /// Computes the expected figures from the pages and the graph.
-fn fill_expected(expected: &mut SbclExpected, writer: &Writer, graph: &Graph, names: &Names) {
+fn expected_figures(writer: &Writer, graph: &Graph, classoids: &Classoids) -> SbclExpected {
+    let mut expected = SbclExpected::default();
     for page in writer.dynamic.pages.iter().filter(|page| page.used_bytes > 0) {
         let generation = &mut expected.generations[usize::from(page.generation)];
         generation.bytes += page.used_bytes;
@@ -165,7 +179,7 @@ fn fill_expected(expected: &mut SbclExpected, writer: &Writer, graph: &Graph, na
             generation.large_pages += 1;
         }
     }
-    expected.generations[usize::from(PSEUDO_STATIC)].live_bytes += names.bytes;
+    expected.generations[usize::from(PSEUDO_STATIC)].live_bytes += classoids.bytes;
     for (node, &is_live) in graph.nodes.iter().zip(&graph.is_live) {
         let bytes = node.shape.bytes(writer.release);
         if is_live {
@@ -182,6 +196,7 @@ fn fill_expected(expected: &mut SbclExpected, writer: &Writer, graph: &Graph, na
             }
         }
     }
+    expected
 }
 
 /// Draws the kind of the page that an object is on.
@@ -196,48 +211,48 @@ fn draw_page_kind(shape: Shape, rng: &mut Rng) -> PageKind {
 }
 
 impl Writer {
-    /// Writes a word of dynamic space that belongs to the structure.
-    fn put_structure_word(&mut self, address: u64, word: u64) {
+    /// Writes a word of dynamic space that damage may overwrite.
+    fn put_damageable(&mut self, address: u64, word: u64) {
         self.dynamic.put(address, word);
-        self.structure.push(address);
+        self.damageable_words.push(address);
     }
 
     /// Writes classoids, symbols and strings of the structures' names: pseudo-static.
-    fn write_names(&mut self) -> Names {
+    fn write_classoids(&mut self) -> Classoids {
         let tags = self.release.widetags();
-        let mut names = Names { classoids: Vec::new(), bytes: 0 };
+        let mut classoids = Classoids { addresses: Vec::new(), bytes: 0 };
         // Classoids are themselves instances of a structure.
         for name in SBCL_TYPES.into_iter().chain(["CLASSOID"]) {
             let text_bytes = (16 + name.len() as u64 + 1).next_multiple_of(16);
             let text = self.dynamic.allocate(PSEUDO_STATIC, PageKind::Unboxed, text_bytes, 1);
-            self.put_structure_word(text, tags.base_string);
+            self.put_damageable(text, tags.base_string);
             self.dynamic.put(text + 8, (name.len() as u64) << 1);
             self.dynamic.put_bytes(text + 16, name.as_bytes());
             let symbol = self.dynamic.allocate(PSEUDO_STATIC, PageKind::Mixed, SYMBOL_BYTES, 1);
-            self.put_structure_word(symbol, tags.symbol | SYMBOL_WORDS << LENGTH_SHIFT);
+            self.put_damageable(symbol, tags.symbol | SYMBOL_WORDS << LENGTH_SHIFT);
             for word in 1..=SYMBOL_WORDS {
                 self.dynamic.put(symbol + 8 * word, if word == 1 { FIXNUM } else { NIL });
             }
-            // From 2.2 on the upper 16 bits are the number of the package.
+            // From 2.2 on the upper 16 bits are the number of the package: any.
             let package = if self.release == SbclRelease::V2_1_1 { 0 } else { 7 << 48 };
             self.dynamic.put(symbol + 8 * self.release.symbol_name_word(), (text + OTHER) | package);
             let classoid = self.dynamic.allocate(PSEUDO_STATIC, PageKind::Mixed, CLASSOID_BYTES, 1);
             let header = self.instance_header(SBCL_TYPES.len(), CLASSOID_WORDS);
-            self.put_structure_word(classoid, header);
+            self.put_damageable(classoid, header);
             for word in 1..=CLASSOID_WORDS {
                 self.dynamic.put(classoid + 8 * word, NIL);
             }
-            self.dynamic.put(classoid + 16, symbol + OTHER);
-            names.classoids.push(classoid + INSTANCE);
-            names.bytes += text_bytes + SYMBOL_BYTES + CLASSOID_BYTES;
+            self.dynamic.put(classoid + CLASSOID_NAME, symbol + OTHER);
+            classoids.addresses.push(classoid + INSTANCE);
+            classoids.bytes += text_bytes + SYMBOL_BYTES + CLASSOID_BYTES;
         }
-        names
+        classoids
     }
 
     /// The header of an instance with `slots` words of the type with this index.
     fn instance_header(&self, type_index: usize, slots: u64) -> u64 {
         let length = slots << INSTANCE_LENGTH_SHIFT;
-        self.release.widetags().instance | length | layout(type_index) << INSTANCE_LAYOUT_SHIFT
+        self.release.widetags().instance | length | layout_pointer(type_index) << INSTANCE_LAYOUT_SHIFT
     }
 
     /// Allocates the object of a node.
@@ -278,18 +293,18 @@ impl Writer {
             Shape::Cons => object,
             Shape::Instance { type_index, slots } => {
                 let header = self.instance_header(type_index, slots);
-                self.put_structure_word(object, header);
+                self.put_damageable(object, header);
                 object + 8
             }
             Shape::Vector(length) => {
-                self.put_structure_word(object, tags.simple_vector);
-                self.put_structure_word(object + 8, length << 1);
+                self.put_damageable(object, tags.simple_vector);
+                self.put_damageable(object + 8, length << 1);
                 object + 16
             }
             Shape::Bytes(length) | Shape::Text(length) => {
                 let is_text = matches!(node.shape, Shape::Text(_));
-                self.put_structure_word(object, if is_text { tags.base_string } else { tags.bytes });
-                self.put_structure_word(object + 8, length << 1);
+                self.put_damageable(object, if is_text { tags.base_string } else { tags.bytes });
+                self.put_damageable(object + 8, length << 1);
                 // Their bytes resemble references, but are not.
                 let decoy = self.rng.one_of(&self.references);
                 if length >= 8 {
@@ -298,31 +313,31 @@ impl Writer {
                 object + 16
             }
             Shape::Bignum(digits) => {
-                self.put_structure_word(object, tags.bignum | digits << LENGTH_SHIFT);
+                self.put_damageable(object, tags.bignum | digits << LENGTH_SHIFT);
                 let word = self.rng.word();
                 self.dynamic.put(object + 8, word);
                 object + 8
             }
             Shape::ValueCell => {
-                self.put_structure_word(object, tags.value_cell | 1 << LENGTH_SHIFT);
+                self.put_damageable(object, tags.value_cell | 1 << LENGTH_SHIFT);
                 object + 8
             }
             Shape::WeakPointer => {
                 let words = if self.release == SbclRelease::V2_1_1 { 2 } else { 1 };
-                self.put_structure_word(object, tags.weak_pointer | words << LENGTH_SHIFT);
+                self.put_damageable(object, tags.weak_pointer | words << LENGTH_SHIFT);
                 object + 8
             }
             Shape::Closure(values) => {
-                self.put_structure_word(object, tags.closure | (values + 1) << LENGTH_SHIFT);
+                self.put_damageable(object, tags.closure | (values + 1) << LENGTH_SHIFT);
                 // The raw address of the first code's function: two words into it.
                 let code = self.references[0] & !15;
-                self.put_structure_word(object + 8, code + function_offset(1) + 16);
+                self.put_damageable(object + 8, code + function_offset(1) + 16);
                 object + 16
             }
             Shape::Code(constants) => self.write_code(object, constants, node.shape.bytes(self.release)),
         };
         for (word, link) in links.into_iter().enumerate() {
-            self.put_structure_word(links_address + 8 * word as u64, link);
+            self.put_damageable(links_address + 8 * word as u64, link);
         }
     }
 
@@ -330,14 +345,14 @@ impl Writer {
     fn write_code(&mut self, code: u64, constants: u64, bytes: u64) -> u64 {
         let tags = self.release.widetags();
         let function = function_offset(constants);
-        self.put_structure_word(code, tags.code | (bytes / 8) << 32);
-        self.put_structure_word(code + 8, function);
-        self.put_structure_word(code + 16, NIL);
-        self.put_structure_word(code + 24, 0);
+        self.put_damageable(code, tags.code | (bytes / 8) << 32);
+        self.put_damageable(code + 8, function);
+        self.put_damageable(code + 16, NIL);
+        self.put_damageable(code + 24, 0);
         if constants % 2 == 1 {
             self.dynamic.put(code + 32 + 8 * constants, NIL);
         }
-        self.put_structure_word(code + function, tags.simple_fun | (function / 8) << LENGTH_SHIFT);
+        self.put_damageable(code + function, tags.simple_fun | (function / 8) << LENGTH_SHIFT);
         self.dynamic.put(code + function + 8, code + function + 16);
         // The table of functions ends in the length of what follows the instructions.
         let trailer = code + bytes - 16;
@@ -347,18 +362,18 @@ impl Writer {
     }
 
     /// Writes layouts in immobile space, one for each type.
-    fn write_layouts(&mut self, memory: &mut Memory, names: &Names) {
+    fn write_layouts(&mut self, memory: &mut Memory, classoids: &Classoids) {
         let mut bytes = vec![0; (FIXED_PAGES * PAGE) as usize];
-        for (index, classoid) in names.classoids.iter().enumerate() {
-            let address = layout(index) - INSTANCE;
+        for (index, classoid) in classoids.addresses.iter().enumerate() {
+            let address = layout_pointer(index) - INSTANCE;
             let offset = address - FIXED_START;
             // The first layout serves as the layout of layouts.
             put(&mut bytes, offset, self.instance_header(0, LAYOUT_SLOTS));
             for word in 1..=LAYOUT_SLOTS {
                 put(&mut bytes, offset + 8 * word, FIXNUM);
             }
-            put(&mut bytes, offset + 24, *classoid);
-            self.structure.extend([address, address + 24]);
+            put(&mut bytes, offset + LAYOUT_CLASSOID, *classoid);
+            self.damageable_words.extend([address, address + LAYOUT_CLASSOID]);
         }
         memory.add(FIXED_START, bytes, "rwxp");
         memory.add(TEXT_START, vec![0; PAGE as usize], "rwxp");
@@ -376,29 +391,34 @@ impl Writer {
             put(&mut bytes, nil + 8 * word, FIXNUM);
         }
         for index in 0..STATIC_SYMBOL_COUNT {
-            let symbol = STATIC_SYMBOLS + SYMBOL_BYTES * index;
+            let symbol = STATIC_SYMBOLS_OFFSET + SYMBOL_BYTES * index;
             put(&mut bytes, symbol, tags.symbol | SYMBOL_WORDS << LENGTH_SHIFT);
             for word in 1..=SYMBOL_WORDS {
                 put(&mut bytes, symbol + 8 * word, NIL);
             }
             put(&mut bytes, symbol + 8, FIXNUM);
         }
-        for (index, &root) in (0..).zip(roots).take(MAX_STATIC_ROOTS) {
-            let value = STATIC_SYMBOLS + SYMBOL_BYTES * index + SYMBOL_VALUE;
+        assert!(
+            roots.len() as u64 <= STATIC_SYMBOL_COUNT,
+            "{} roots, but {STATIC_SYMBOL_COUNT} symbols in static space",
+            roots.len()
+        );
+        for (index, &root) in (0..).zip(roots) {
+            let value = STATIC_SYMBOLS_OFFSET + SYMBOL_BYTES * index + SYMBOL_VALUE;
             put(&mut bytes, value, self.references[root]);
-            self.structure.push(STATIC_START + value);
+            self.damageable_words.push(STATIC_START + value);
         }
         memory.add(STATIC_START, bytes, "rwxp");
     }
 
-    /// Writes the runtime's variables and the page table, which it returns.
+    /// Writes the runtime's variables and the page table.
     fn write_variables(
         &mut self,
         memory: &mut Memory,
-        symbols: &mut Vec<SbclSymbol>,
         expected: &SbclExpected,
         threads: &[SbclThread],
-    ) -> PageTable {
+    ) -> Variables {
+        let mut symbols = Vec::new();
         let data = 0x5655_0000_0000 + PAGE * self.rng.below(1 << 20);
         let table_at = 0x7f10_0000_0000 + PAGE * self.rng.below(1 << 16) + 0x10;
         let table = self.dynamic.page_table_bytes();
@@ -408,7 +428,7 @@ impl Writer {
         let mut variable = |name: &'static str, value: &[u8]| {
             bytes[offset..offset + value.len()].copy_from_slice(value);
             symbols.push(SbclSymbol { name, address: data + offset as u64, bytes: value.len() as u64 });
-            self.structure.push(data + offset as u64);
+            self.damageable_words.push(data + offset as u64);
             offset += value.len().next_multiple_of(16);
         };
         variable("generations", &generation_bytes(expected));
@@ -430,6 +450,7 @@ impl Writer {
         }
         variable("dynamic_values_bytes", &(VALUES_BYTES as u32).to_le_bytes());
         variable("gc_active_p", &[0; 4]);
+        // No collection is under way.
         variable("from_space", &[0xff]);
         variable("gencgc_oldest_gen_to_gc", &[6]);
         memory.add(data, bytes, "rw-p");
@@ -440,13 +461,13 @@ impl Writer {
             pages.extend(self.release.fixedobj_entry(LAYOUT_WORDS as u8));
         }
         memory.add(table_at - 0x10, pages, "rw-p");
-        PageTable { address: table_at, entries }
+        Variables { symbols, page_table: PageTable { address: table_at, entries } }
     }
 }
 
 /// The variables with addresses and sizes of the spaces.
 fn space_variables(release: SbclRelease) -> Vec<(&'static str, u64)> {
-    let static_used_bytes = STATIC_SYMBOLS + SYMBOL_BYTES * STATIC_SYMBOL_COUNT;
+    let static_used_bytes = STATIC_SYMBOLS_OFFSET + SYMBOL_BYTES * STATIC_SYMBOL_COUNT;
     let (text_start, text_end) = match release {
         SbclRelease::V2_1_1 => ("VARYOBJ_SPACE_START", "varyobj_free_pointer"),
         SbclRelease::V2_2_9 => ("TEXT_SPACE_START", "text_space_highwatermark"),
@@ -481,6 +502,7 @@ fn generation_bytes(expected: &SbclExpected) -> Vec<u8> {
     let mut bytes = Vec::new();
     for generation in &expected.generations {
         bytes.extend(generation.bytes.to_le_bytes());
+        // gc_trigger: any.
         bytes.extend(2_000_000u64.to_le_bytes());
         bytes.extend(BYTES_BETWEEN_COLLECTIONS.to_le_bytes());
         bytes.extend(0u32.to_le_bytes());

@@ -113,7 +113,7 @@ impl Writer {
         }
         let mut put_word = |word: u64, value: u64| {
             put(&mut bytes, thread_struct + 8 * word, value);
-            self.structure.push(thread.address + 8 * word);
+            self.damageable_words.push(thread.address + 8 * word);
         };
         put_word(0, NO_TLS_VALUE);
         put_word(words.os_thread, thread.address + VALUES_BYTES);
