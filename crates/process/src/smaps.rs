@@ -156,8 +156,8 @@ impl Counts {
         self.private_clean_bytes.saturating_add(self.private_dirty_bytes)
     }
 
-    /// Whether the parts of Pss are known: kernels before 5.4, and smaps itself, print none, and then
-    /// all three are 0.
+    /// Whether the parts of Pss are known: kernels before 5.4, and smaps itself, print none, and
+    /// then all three are 0.
     pub fn has_pss_parts(&self) -> bool {
         let parts = [self.pss_anonymous_bytes, self.pss_file_bytes, self.pss_shmem_bytes];
         self.pss_bytes == 0 || parts.iter().any(|&bytes| bytes > 0)

@@ -58,8 +58,8 @@ pub fn is_socket_of(link: &Path, protocol: &str) -> bool {
     // The kernel's names have at most 32 bytes (include/net/sock.h, `struct proto`). Another kind
     // of file has no such name, and the call fails.
     let mut buffer = [0_u8; 64];
-    // SAFETY: both names are live and NUL-terminated; the kernel writes at most `buffer.len()` bytes
-    // to `buffer`.
+    // SAFETY: both names are live and NUL-terminated; the kernel writes at most `buffer.len()`
+    // bytes to `buffer`.
     let bytes = unsafe {
         let name = c"system.sockprotoname".as_ptr();
         libc::getxattr(path.as_ptr(), name, buffer.as_mut_ptr().cast(), buffer.len())

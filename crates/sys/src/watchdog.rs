@@ -166,8 +166,8 @@ fn watch(shared: *const Shared, parent: libc::pid_t, stat: libc::c_int) -> ! {
     }
 }
 
-/// Whether the thread whose `stat` is open as [`STAT_DESCRIPTOR`] is known to be stopped by a signal
-/// or by a tracer.
+/// Whether the thread whose `stat` is open as [`STAT_DESCRIPTOR`] is known to be stopped by a
+/// signal or by a tracer.
 fn is_stopped() -> bool {
     // The number and the name, at most 15 bytes of up to four when escaped, and then the state.
     let mut text = [0_u8; 256];

@@ -19,8 +19,8 @@ pub struct Comparison {
     pub roots: Vec<ChangedEntry>,
     /// Types, in the same order.
     pub types: Vec<ChangedEntry>,
-    /// Whether one of the inspections does not list all its roots or types, so that some changes may
-    /// be missing.
+    /// Whether one of the inspections does not list all its roots or types, so that some changes
+    /// may be missing.
     #[serde(default)]
     pub is_partial: bool,
 }
