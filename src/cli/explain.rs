@@ -65,7 +65,7 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
         warn_of_long_stop(pid, arguments);
     }
     if arguments.holders {
-        strandline_sys::host::map_large_arrays();
+        strandline_sys::own_memory::map_large_arrays();
     }
     let choice = snapshot_choice(arguments);
     let snapshot = if arguments.holders {

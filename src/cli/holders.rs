@@ -104,7 +104,7 @@ pub fn run(arguments: &Holders, output: &mut Output) -> Result<CommandResult> {
         check_same_process(before, arguments.pid, Some(process.stat()?.start_ticks))?;
     }
     // Then each step returns its large arrays to the kernel before the next step allocates others.
-    strandline_sys::host::map_large_arrays();
+    strandline_sys::own_memory::map_large_arrays();
     let progress = Progress::new(!output.is_json);
     let mut findings = holders(
         arguments.pid,

@@ -37,11 +37,11 @@ pub fn run(arguments: &Top, output: &mut Output) -> Result<CommandResult> {
         output.print(&strandline_top::once(options, columns))?;
         return Ok(CommandResult::Done);
     }
-    strandline_sys::host::map_large_arrays();
+    strandline_sys::own_memory::map_large_arrays();
     let callback: LedgerCallback = Arc::new(|pid, request, columns| {
         let columns = usize::from(columns).clamp(Surface::MIN_COLUMNS, Surface::MAX_COLUMNS);
         let result = inspect(pid, request, Surface { columns, colour: false });
-        strandline_sys::host::trim_heap();
+        strandline_sys::own_memory::trim_heap();
         result.map_err(|Failure(line)| strandline_report::text::clean(&line))
     });
     strandline_top::run(options, callback).map_err(Failure)?;

@@ -197,7 +197,7 @@ impl LedgerThread {
             Err(_) => (max_stop, Err(Some("cannot_be_read"))),
         };
         // Otherwise the exporter's memory would grow with each ledger.
-        strandline_sys::host::trim_heap();
+        strandline_sys::own_memory::trim_heap();
         let counter = if result.is_ok() { &self.states.ledgers } else { &self.states.failures };
         counter.fetch_add(1, Ordering::Relaxed);
         self.states.overruns.fetch_add(u64::from(stopped > turn.remaining), Ordering::Relaxed);

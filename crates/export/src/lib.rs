@@ -89,7 +89,7 @@ pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 /// # Errors
 /// One line: an address or a folder that cannot be used, or a thread that failed.
 pub fn run(options: Options, log: Log) -> Result<(), String> {
-    strandline_sys::host::map_large_arrays();
+    strandline_sys::own_memory::map_large_arrays();
     strandline_survey::raise_file_limit();
     // Before there is a second thread: signals go to the server's descriptor.
     let signals = server::take_over_signals()?;

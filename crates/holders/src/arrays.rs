@@ -46,7 +46,7 @@ pub fn reserved<T>(len: usize) -> Result<Vec<T>, Refused> {
     let mut empty = Vec::new();
     empty.try_reserve_exact(len).map_err(|_| Refused::NoMemory((len * size_of::<T>()) as u64))?;
     if len * size_of::<T>() >= HUGE_BYTES {
-        strandline_sys::host::prefer_huge_pages(empty.spare_capacity_mut());
+        strandline_sys::own_memory::prefer_huge_pages(empty.spare_capacity_mut());
     }
     Ok(empty)
 }

@@ -6,7 +6,7 @@
 //! or two cache lines.
 
 use strandline_process::range::AddressRange;
-use strandline_sys::host::prefetch;
+use strandline_sys::own_memory::prefetch;
 
 use crate::arrays::{Refused, reserved};
 use crate::builder::Dropped;

@@ -1,6 +1,6 @@
 //! The result: the holder of each block, and what each holds alone.
 
-use strandline_sys::host::prefetch;
+use strandline_sys::own_memory::prefetch;
 
 use crate::arrays::{PREFETCH_DISTANCE, Refused, array};
 use crate::blocks::Blocks;

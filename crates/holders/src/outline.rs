@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use strandline_sys::host::prefetch;
+use strandline_sys::own_memory::prefetch;
 
 use crate::arrays::{NONE, PREFETCH_DISTANCE, Refused, array};
 use crate::held::{DominatorTree, Holder, Sum};

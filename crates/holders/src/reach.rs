@@ -15,7 +15,7 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use strandline_sys::host::prefetch;
+use strandline_sys::own_memory::prefetch;
 
 use crate::arrays::{DeadlineCheck, NONE, PREFETCH_DISTANCE, Refused, array};
 use crate::blocks::Blocks;

@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use strandline_process::memory::Memory;
-use strandline_sys::host::prefetch;
+use strandline_sys::own_memory::prefetch;
 
 use crate::arrays::{Refused, reserved};
 use crate::blocks::Blocks;

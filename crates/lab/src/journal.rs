@@ -347,7 +347,7 @@ impl Drop for LockedFile {
     /// Unlocks: a child that was just forked has the file open until its exec, and would keep the
     /// lock.
     fn drop(&mut self) {
-        drop(strandline_sys::host::unlock(&self.0));
+        drop(strandline_sys::files::unlock(&self.0));
     }
 }
 
@@ -357,7 +357,7 @@ impl LockedFile {
     fn lock(file: File) -> std::io::Result<Self> {
         let begin = Instant::now();
         loop {
-            match strandline_sys::host::lock(&file) {
+            match strandline_sys::files::lock(&file) {
                 Err(error)
                     if error.kind() == std::io::ErrorKind::WouldBlock && begin.elapsed() < LOCK_TIMEOUT =>
                 {

@@ -32,7 +32,7 @@ impl ReadBuffer {
         let padded_len = len.checked_add(LINE_BYTES - 1)?;
         let mut bytes: Vec<u8> = Vec::new();
         bytes.try_reserve_exact(padded_len).ok()?;
-        strandline_sys::host::prefer_huge_pages(bytes.spare_capacity_mut());
+        strandline_sys::own_memory::prefer_huge_pages(bytes.spare_capacity_mut());
         bytes.resize(padded_len, 0);
         Some(Self::from_padded(bytes, len))
     }

@@ -2,8 +2,9 @@
 //!
 //! The ledger must add up to the `Rss` of smaps. The text is read as a stream from a file that the
 //! caller opened, line by line with a length limit, so that a process with a million mappings needs
-//! no copy of its text. A size that the kernel does not print is 0: it omits only lines of features
-//! that it lacks. A size that overflows makes the line malformed.
+//! no copy of its text. A size that the kernel does not print is 0, except that parts of Pss are
+//! unknown then ([`Counts::has_pss_parts`]): it omits only lines of features that it lacks. A size
+//! that overflows makes the line malformed.
 
 use std::io::{self, BufRead, BufReader, Read};
 
@@ -13,7 +14,7 @@ use crate::procfs::kib;
 /// Maximum length of a line that is read completely. Names are paths of at most 4 KiB, four times
 /// that when escaped.
 const MAX_LINE_BYTES: usize = 32 << 10;
-/// Bytes per read of smaps: some hundred mappings.
+/// Size of the buffer. The kernel fills about a page of it per read(2).
 const BUFFER_BYTES: usize = 64 << 10;
 /// Maximum number of mappings. The kernel's `vm.max_map_count` is 65,530 unless an administrator
 /// raised it.
@@ -155,7 +156,8 @@ impl Counts {
         self.private_clean_bytes.saturating_add(self.private_dirty_bytes)
     }
 
-    /// Whether the parts of Pss are known.
+    /// Whether the parts of Pss are known: kernels before 5.4, and smaps itself, print none, and
+    /// then all three are 0.
     pub fn has_pss_parts(&self) -> bool {
         let parts = [self.pss_anonymous_bytes, self.pss_file_bytes, self.pss_shmem_bytes];
         self.pss_bytes == 0 || parts.iter().any(|&bytes| bytes > 0)
@@ -187,8 +189,6 @@ pub struct SmapsEntry {
     pub mapping: Mapping,
     /// The kernel's counts for it.
     pub counts: Counts,
-    /// KernelPageSize: 4096, or the size of a hugetlb page.
-    pub page_bytes: u64,
     /// VmFlags.
     pub flags: VmFlags,
 }
@@ -238,11 +238,12 @@ impl Smaps {
     fn add_mapping(&mut self, line: &[u8]) -> bool {
         let is_in_order =
             |mapping: &Mapping| self.entries.last().is_none_or(|last| last.mapping.end <= mapping.start);
-        let mapping = map::parse_line(line).filter(is_in_order);
-        let is_added = mapping.is_some();
-        self.entries.extend(mapping.map(|mapping| SmapsEntry { mapping, ..SmapsEntry::default() }));
-        self.bad_lines += usize::from(!is_added);
-        is_added
+        let Some(mapping) = map::parse_line(line).filter(is_in_order) else {
+            self.bad_lines += 1;
+            return false;
+        };
+        self.entries.push(SmapsEntry { mapping, ..SmapsEntry::default() });
+        true
     }
 
     /// Reads a line below a header.
@@ -252,9 +253,6 @@ impl Smaps {
             (Some(("VmFlags", value)), Some(entry)) => {
                 entry.flags = VmFlags::parse(value);
                 Some(())
-            }
-            (Some(("KernelPageSize", value)), Some(entry)) => {
-                kib(value).map(|bytes| entry.page_bytes = bytes)
             }
             (Some((key, value)), Some(entry)) => entry.counts.set(key, value),
             _ => None,
@@ -268,7 +266,7 @@ impl Smaps {
 /// Reads /proc/PID/smaps_rollup from an open file: the kernel's totals over all mappings.
 ///
 /// # Errors
-/// Those of reading, and `InvalidData` if the text contains no `Rss`.
+/// Those of reading, and `InvalidData` if a size is malformed or the text contains no `Rss`.
 pub fn read_rollup(file: impl Read) -> io::Result<Counts> {
     let mut reader = BufReader::new(file);
     let mut counts = Counts::default();
@@ -277,7 +275,10 @@ pub fn read_rollup(file: impl Read) -> io::Result<Counts> {
     while next_line(&mut reader, &mut line)? {
         let text = String::from_utf8_lossy(&line);
         if let Some((key, value)) = text.split_once(':') {
-            has_rss |= counts.set(key, value).is_some() && key == "Rss";
+            let malformed =
+                || io::Error::new(io::ErrorKind::InvalidData, "smaps_rollup has a malformed size");
+            counts.set(key, value).ok_or_else(malformed)?;
+            has_rss |= key == "Rss";
         }
     }
     if has_rss {
@@ -293,8 +294,8 @@ fn starts_mapping(line: &[u8]) -> bool {
     line.first().is_some_and(|byte| byte.is_ascii_digit() || byte.is_ascii_lowercase())
 }
 
-/// Reads the next line into `line`, without its newline and cut to [`MAX_LINE_BYTES`]; false at the
-/// end.
+/// Reads the next line into `line`, without its newline; false at the end. Longer names than
+/// [`MAX_LINE_BYTES`] hold are cut.
 fn next_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     line.clear();
     let mut has_read = false;
@@ -347,7 +348,7 @@ mod tests {
         assert!(first.flags.has(b"ex") && first.flags.has(b"me") && !first.flags.is_hugetlb());
         let huge = &smaps.entries[1];
         assert!(huge.flags.is_hugetlb());
-        assert_eq!((huge.page_bytes, huge.counts.hugetlb_bytes()), (2 << 20, 2 << 20));
+        assert_eq!(huge.counts.hugetlb_bytes(), 2 << 20);
         assert_eq!(smaps.total().rss_bytes, 65536);
     }
 
@@ -378,6 +379,8 @@ mod tests {
         let own = std::fs::File::open("/proc/self/smaps_rollup").unwrap();
         assert!(read_rollup(own).unwrap().rss_bytes > 0);
         assert!(read_rollup(b"nothing".as_slice()).is_err());
+        assert!(read_rollup(b"Rss: 4 kB\nUnknown: x\n".as_slice()).is_ok());
+        assert!(read_rollup(b"Rss: 4 kB\nPss: x kB\n".as_slice()).is_err());
     }
 
     proptest! {

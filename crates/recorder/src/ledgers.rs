@@ -398,7 +398,7 @@ pub(super) fn ledger_options() -> Options<'static> {
 pub(super) fn new_ledger(request: &Request, at_us: u64, explanation: Explanation, shared: &Shared) -> Ledger {
     let tree_pss_bytes = exit_watch::run_while_watching(|| {
         // Otherwise the recorder's memory would grow with each ledger.
-        strandline_sys::host::trim_heap();
+        strandline_sys::own_memory::trim_heap();
         tree_pss_bytes(&request.tree)
     });
     Ledger {

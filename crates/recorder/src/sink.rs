@@ -63,7 +63,7 @@ impl Sink {
             return Err(refused("exists and is not a recording: it is not overwritten"));
         }
         // Last, so that the lock ends with the sink: see its Drop.
-        if metadata.is_file() && strandline_sys::host::lock(&file).is_err() {
+        if metadata.is_file() && strandline_sys::files::lock(&file).is_err() {
             return Err(refused("is being recorded into by another strandline"));
         }
         let writer = Writer::new(file).map_err(failed)?;
@@ -148,7 +148,7 @@ impl Drop for Sink {
     /// Unlocks: a child that was just forked has the file open until its exec, and would keep the
     /// lock.
     fn drop(&mut self) {
-        drop(strandline_sys::host::unlock(self.writer.file()));
+        drop(strandline_sys::files::unlock(self.writer.file()));
     }
 }
 

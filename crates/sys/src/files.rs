@@ -1,4 +1,4 @@
-//! What the page cache holds of a file, and what a socket is.
+//! What the page cache holds of a file, what a socket is, and locks of files.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -32,14 +32,14 @@ struct CacheStatRange {
     length: u64,
 }
 
-/// cachestat(2), the same number on all architectures; the libc crate does not name it.
+/// cachestat(2) on x86-64, which the libc crate does not name there.
 const SYS_CACHESTAT: libc::c_long = 451;
 
 /// Counts the pages of a whole file in the page cache.
 ///
 /// # Errors
-/// Returns the error of cachestat(2): `ENOSYS` before Linux 6.5, `EPERM` for a file of another
-/// user, `EOPNOTSUPP` for hugetlbfs.
+/// Returns the error of cachestat(2): `ENOSYS` before Linux 6.5, `EPERM` for a file that this
+/// user neither owns nor may write (before that check came, none), `EOPNOTSUPP` for hugetlbfs.
 pub fn cache_stat(file: &File) -> io::Result<CacheStat> {
     let range = CacheStatRange { offset: 0, length: 0 };
     let mut stat = CacheStat::default();
@@ -57,14 +57,14 @@ pub fn is_socket_of(link: &Path, protocol: &str) -> bool {
     let Ok(path) = CString::new(link.as_os_str().as_bytes()) else { return false };
     // The kernel's names have at most 32 bytes (include/net/sock.h, `struct proto`). Another kind
     // of file has no such name, and the call fails.
-    let mut name = [0_u8; 64];
-    // SAFETY: both names are live and NUL-terminated; the kernel writes at most `name.len()` bytes
-    // to `name`.
+    let mut buffer = [0_u8; 64];
+    // SAFETY: both names are live and NUL-terminated; the kernel writes at most `buffer.len()`
+    // bytes to `buffer`.
     let bytes = unsafe {
-        let buffer = name.as_mut_ptr().cast();
-        libc::getxattr(path.as_ptr(), c"system.sockprotoname".as_ptr(), buffer, name.len())
+        let name = c"system.sockprotoname".as_ptr();
+        libc::getxattr(path.as_ptr(), name, buffer.as_mut_ptr().cast(), buffer.len())
     };
-    let name = usize::try_from(bytes).ok().and_then(|bytes| name.get(..bytes)).unwrap_or_default();
+    let name = usize::try_from(bytes).ok().and_then(|bytes| buffer.get(..bytes)).unwrap_or_default();
     name.strip_suffix(&[0]) == Some(protocol.as_bytes())
 }
 
@@ -77,21 +77,22 @@ pub struct FileWindow {
 }
 
 impl FileWindow {
-    /// Maps `bytes` of `file` from `offset` on, both multiples of the page size.
+    /// Maps `bytes` of `file` from `offset` on, a multiple of the page size; the last page may
+    /// be partial.
     ///
     /// # Errors
     /// Returns the error of mmap(2).
     pub fn new(file: &File, offset: u64, bytes: usize) -> io::Result<Self> {
         let offset = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let (access, kind) = (libc::PROT_READ, libc::MAP_SHARED);
+        let (protection, flags) = (libc::PROT_READ, libc::MAP_SHARED);
         // SAFETY: the kernel chooses a free address; no Rust reference to the memory is ever made.
         let address =
-            unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, kind, file.as_raw_fd(), offset) };
+            unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, file.as_raw_fd(), offset) };
         if address == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // Without this advice, unmapping would mark the pages as used (mm/memory.c,
-        // vma_has_recency).
+        // Unmapping then does not mark the pages as used (include/linux/mm_inline.h,
+        // vma_has_recency; Linux 6.3). Before, it does.
         // SAFETY: the range is the mapping just made; the advice changes no byte.
         unsafe { libc::madvise(address, bytes, libc::MADV_RANDOM) };
         Ok(Self { address, bytes })
@@ -103,7 +104,7 @@ impl FileWindow {
     }
 
     /// Whether each page is in the page cache (mincore(2)). The kernel answers `true` for all pages
-    /// of a file that this user may not write (since Linux 5.2).
+    /// of a file that this user neither owns nor may write (since Linux 5.2).
     ///
     /// # Errors
     /// Returns the error of mincore(2).
@@ -118,7 +119,7 @@ impl FileWindow {
     /// Maps one page into this process, without accessing it (MADV_POPULATE_READ, Linux 5.14).
     ///
     /// # Errors
-    /// Returns the error of madvise(2): `EFAULT` for a page behind the end of the file.
+    /// Returns the error of madvise(2): `EFAULT` for a page past the end of the file.
     pub fn populate(&self, page: usize) -> io::Result<()> {
         if page.checked_mul(PAGE_BYTES).is_none_or(|at| at >= self.bytes) {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -136,6 +137,25 @@ impl Drop for FileWindow {
         // SAFETY: the mapping was made by `new` and belongs to this value alone.
         unsafe { libc::munmap(self.address, self.bytes) };
     }
+}
+
+/// Takes an exclusive flock(2) lock on an open file without waiting. It lasts until the file is
+/// closed.
+///
+/// # Errors
+/// Returns the error of flock(2): `EWOULDBLOCK` if another process has the lock.
+pub fn lock(file: &File) -> io::Result<()> {
+    // SAFETY: flock reads its integer arguments only.
+    crate::check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }.into()).map(drop)
+}
+
+/// Releases the lock of [`lock`], for all descriptors of this open file.
+///
+/// # Errors
+/// Returns the error of flock(2).
+pub fn unlock(file: &File) -> io::Result<()> {
+    // SAFETY: flock reads its integer arguments only.
+    crate::check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) }.into()).map(drop)
 }
 
 #[cfg(test)]

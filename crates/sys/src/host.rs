@@ -1,13 +1,11 @@
-//! Facts about the machine and about strandline itself.
+//! Facts about the machine and about this process.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use crate::process::Usage;
 
-/// Bytes of a page: x86-64 has no other size.
+/// Bytes of a base page: x86-64 has no other size of these.
 pub(crate) const PAGE_BYTES: usize = 4096;
 
 /// The kernel's page size in bytes.
@@ -83,67 +81,9 @@ pub fn monotonic_time() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
 }
 
-/// Gives free heap memory of this process back to the kernel; returns whether there was any. Takes
-/// each arena's lock in turn, so other threads may wait.
-pub fn trim_heap() -> bool {
-    // SAFETY: malloc_trim takes an integer and only works on free chunks, under malloc's own locks.
-    unsafe { libc::malloc_trim(0) == 1 }
-}
-
-/// Makes malloc give every large array its own mapping, which `free` returns to the kernel. Without
-/// this, glibc keeps arrays of up to 32 MiB in its heap once one was freed (`mallopt(3)`,
-/// M_MMAP_THRESHOLD).
-pub fn map_large_arrays() {
-    /// glibc's initial threshold; setting it stops glibc from raising it.
-    const THRESHOLD_BYTES: libc::c_int = 128 << 10;
-    // SAFETY: mallopt takes integers, and holds malloc's own lock.
-    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, THRESHOLD_BYTES) };
-}
-
-/// Prefetches the cache line of an element that is needed soon. A hint only.
-#[inline(always)]
-pub fn prefetch<T>(elements: &[T], index: usize) {
-    #[cfg(target_arch = "x86_64")]
-    if let Some(element) = elements.get(index) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: every x86-64 processor has the instruction, and it has no visible effect.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(element).cast()) };
-    }
-}
-
-/// Asks the kernel to back `memory` with huge pages where whole ones fit in it. A hint only.
-pub fn prefer_huge_pages<T>(memory: &mut [T]) {
-    let start = memory.as_ptr().addr().next_multiple_of(PAGE_BYTES);
-    let end = (memory.as_ptr().addr() + size_of_val(memory)) / PAGE_BYTES * PAGE_BYTES;
-    if start < end {
-        // SAFETY: the range is in `memory`, which belongs to this program; the advice changes no
-        // byte of it.
-        unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_HUGEPAGE) };
-    }
-}
-
-/// Whether this process is in the foreground of the terminal on its standard error. Only then may
-/// it write there unasked.
+/// Whether this process is in the foreground of the terminal on its standard error. False without a
+/// terminal. Only then may it write there unasked.
 pub fn is_in_foreground() -> bool {
     // SAFETY: both read their integer arguments only.
     unsafe { libc::tcgetpgrp(libc::STDERR_FILENO) == libc::getpgrp() }
-}
-
-/// Takes an exclusive flock(2) lock on an open file without waiting. It lasts until the file is
-/// closed.
-///
-/// # Errors
-/// Returns the error of flock(2): `EWOULDBLOCK` if another process has the lock.
-pub fn lock(file: &File) -> io::Result<()> {
-    // SAFETY: flock reads its integer arguments only.
-    crate::check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }.into()).map(drop)
-}
-
-/// Releases the lock of [`lock`], for all descriptors of this open file.
-///
-/// # Errors
-/// Returns the error of flock(2).
-pub fn unlock(file: &File) -> io::Result<()> {
-    // SAFETY: flock reads its integer arguments only.
-    crate::check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) }.into()).map(drop)
 }

@@ -15,6 +15,7 @@ pub mod files;
 pub mod host;
 pub mod interrupt;
 pub mod memory;
+pub mod own_memory;
 pub mod pagemap;
 pub mod process;
 pub mod ptrace;

@@ -16,14 +16,16 @@ use crate::host::monotonic_time;
 /// Bounds of the interval between two checks of the held time.
 const MAX_INTERVAL: Duration = Duration::from_millis(100);
 const MIN_INTERVAL: Duration = Duration::from_millis(2);
-/// Maximum time that this process may be stopped while it holds another, if it may hold it that
-/// long.
+/// Time for which this process may stay stopped while it holds another, unless the hold's deadline
+/// is earlier.
 const MAX_STOPPED: Duration = Duration::from_secs(1);
 /// Grace period past the intended hold time while this process runs: it is then mostly busy
 /// releasing.
 const GRACE: Duration = Duration::from_secs(4);
 /// Maximum number of descriptors that the watchdog closes one by one: others stay open in it.
 const MAX_CLOSED_DESCRIPTORS: u64 = 1 << 20;
+/// The watched thread's `stat` in the watchdog; the descriptors after it are closed.
+const STAT_DESCRIPTOR: libc::c_int = 0;
 
 /// The memory that this process shares with its watchdog.
 #[repr(C)]
@@ -42,10 +44,11 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts a watchdog for processes held by the calling thread; it ends with that thread.
+    /// Starts a watchdog for what this process holds. It ends with the calling thread, and tells by
+    /// that thread whether the process is stopped.
     ///
     /// # Errors
-    /// Returns the error of a step: no process, memory or descriptor is left.
+    /// Returns the error of open(2), mmap(2) or clone(2).
     pub fn start() -> io::Result<Self> {
         let thread = crate::signal::own_thread();
         let stat = File::open(format!("/proc/self/task/{thread}/stat"))?;
@@ -75,8 +78,8 @@ impl Watchdog {
         }
     }
 
-    /// Arms the watchdog: this process holds another from now on, for at most `limit`
-    /// ([`Duration::MAX`]: without a limit, but not while it is stopped).
+    /// Arms the watchdog: this process holds another from now on, for at most `limit`.
+    /// With [`Duration::MAX`] only the limit on being stopped applies.
     pub fn arm(&self, limit: Duration) {
         let deadline_ns = monotonic_time().saturating_add(limit).as_nanos().min(u64::MAX.into()) as u64;
         self.deadline_ns().store(deadline_ns, Ordering::Release);
@@ -99,7 +102,7 @@ unsafe impl Send for Watchdog {}
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
-        // SAFETY: kill and wait4 take a child of this process that no other code reaps: it is
+        // SAFETY: kill and waitpid take a child of this process that no other code reaps: it is
         // waited for only by its id with `__WALL`. The page is not used after this.
         unsafe {
             libc::kill(self.child, libc::SIGKILL);
@@ -109,15 +112,16 @@ impl Drop for Watchdog {
     }
 }
 
-/// The loop of the child. `stat` is the open `stat` file of the watched thread.
-fn watch(shared: *const Shared, parent: libc::pid_t, stat: libc::c_int) -> ! {
-    // SAFETY: system calls on integers and on a static text; nothing else of this copy of the
-    // process is used after.
+/// Separates the child from this process's terminal, files and name; keeps `stat` as descriptor 0.
+fn detach(stat: libc::c_int) {
+    // SAFETY: system calls on integers, a static text and `limit`, which is live and writable for
+    // the call. Nothing else of this copy of the process is used after.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0, 0, 0);
         libc::prctl(libc::PR_SET_NAME, c"strandline-dog".as_ptr(), 0, 0, 0);
         libc::setsid();
-        libc::dup2(stat, 0);
+        // Cannot fail: `stat` is open, and this copy has a table of descriptors of its own.
+        libc::dup2(stat, STAT_DESCRIPTOR);
         // Close inherited files, so that readers of this process's output do not wait for this
         // child. (Before Linux 5.9: one by one.)
         if libc::syscall(libc::SYS_close_range, 1, libc::c_uint::MAX, 0) != 0 {
@@ -128,6 +132,11 @@ fn watch(shared: *const Shared, parent: libc::pid_t, stat: libc::c_int) -> ! {
             }
         }
     }
+}
+
+/// The loop of the child. `stat` is the open `stat` file of the watched thread.
+fn watch(shared: *const Shared, parent: libc::pid_t, stat: libc::c_int) -> ! {
+    detach(stat);
     let mut stopped_since = None;
     loop {
         // SAFETY: the page is mapped in this process too, for its whole life.
@@ -157,12 +166,13 @@ fn watch(shared: *const Shared, parent: libc::pid_t, stat: libc::c_int) -> ! {
     }
 }
 
-/// Whether the thread whose `stat` is open as descriptor 0 is known to be stopped by a signal or by
-/// a tracer.
+/// Whether the thread whose `stat` is open as [`STAT_DESCRIPTOR`] is known to be stopped by a
+/// signal or by a tracer.
 fn is_stopped() -> bool {
+    // The number and the name, at most 15 bytes of up to four when escaped, and then the state.
     let mut text = [0_u8; 256];
     // SAFETY: reads at most `text.len()` bytes into `text`.
-    let read_bytes = unsafe { libc::pread(0, text.as_mut_ptr().cast(), text.len(), 0) };
+    let read_bytes = unsafe { libc::pread(STAT_DESCRIPTOR, text.as_mut_ptr().cast(), text.len(), 0) };
     let text = text.get(..usize::try_from(read_bytes).unwrap_or(0)).unwrap_or_default();
     // The state follows the name, which ends at the last bracket.
     let end = text.iter().rposition(|&byte| byte == b')');

@@ -17,9 +17,7 @@ use super::snapshot::{GuardedSnapshot, KnownMapping, Plan, hidden_ranges, joined
 use strandline_claims::units;
 use strandline_process::error::{Error, Result};
 use strandline_process::map::{AddressSpace, Mapping};
-use strandline_process::pages::{
-    self, MappingSummary, PAGE_BYTES, PageRun, PartialScan, Residency, ScannedRegions,
-};
+use strandline_process::pages::{self, MappingSummary, PageRun, PartialScan, Residency, ScannedRegions};
 use strandline_process::procfs::Process;
 use strandline_process::range::{AddressRange, RangeSet, containing};
 use strandline_process::smaps::{Counts, Smaps, SmapsEntry};
@@ -428,8 +426,7 @@ fn merge_smaps(
             _ if flags.is_pfn_map() || is_device => Counts::default(),
             _ => counts_in_page_tables(mapping, summary),
         };
-        let page_bytes = in_child.map_or(PAGE_BYTES, |entry| entry.page_bytes);
-        entries.push(SmapsEntry { mapping: mapping.clone(), counts, page_bytes, flags });
+        entries.push(SmapsEntry { mapping: mapping.clone(), counts, flags });
     }
     Smaps { entries, bad_lines: child_smaps.bad_lines }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use strandline_claims::units::{counted, thousands};
 use strandline_process::error::{Error, Result};
 use strandline_process::map::{AddressSpace, Mapping};
-use strandline_process::pages::{self, MappingSummary, PAGE_BYTES, Residency, ScannedRegions};
+use strandline_process::pages::{self, MappingSummary, Residency, ScannedRegions};
 use strandline_process::procfs::Process;
 use strandline_process::smaps::{self, Counts, Smaps, SmapsEntry};
 use strandline_process::work;
@@ -126,7 +126,6 @@ fn read_by_sums(process: &Process, pagemap: &File, before: &FactsBeforeStop<'_>)
     let entry = |(mapping, summary): (&Mapping, &MappingSummary)| SmapsEntry {
         mapping: mapping.clone(),
         counts: counts_in_page_tables(mapping, summary),
-        page_bytes: PAGE_BYTES,
         flags: Default::default(),
     };
     let entries: Vec<SmapsEntry> = space.mappings().iter().zip(&summaries).map(entry).collect();

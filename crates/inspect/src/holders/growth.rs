@@ -6,21 +6,21 @@ use serde::{Deserialize, Serialize};
 
 use super::facts::{Holders, Root, RootKind, Sum, Type};
 
-/// What grew or shrank.
+/// Growth from an earlier inspection to a later one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// Seconds between the inspections.
-    pub seconds: f64,
+    /// Seconds between the inspections; `None` if the time of either is not known.
+    pub seconds: Option<f64>,
     /// All live blocks.
     pub live: Change,
     /// Unreachable blocks; `None` if they are unknown in either inspection.
     pub unreachable: Option<Change>,
     /// Roots that retain more or less than before, largest growth first.
-    pub roots: Vec<Changed>,
+    pub roots: Vec<ChangedEntry>,
     /// Types, in the same order.
-    pub types: Vec<Changed>,
-    /// Whether some are left out because one of the inspections does not list all its roots or
-    /// types.
+    pub types: Vec<ChangedEntry>,
+    /// Whether one of the inspections does not list all its roots or types, so that some changes
+    /// may be missing.
     #[serde(default)]
     pub is_partial: bool,
 }
@@ -44,11 +44,11 @@ impl Change {
 
 /// A root or a type that grew or shrank.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Changed {
+pub struct ChangedEntry {
     /// The kind of a root; `None` for a type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<RootKind>,
-    /// Its name.
+    /// As in [`Root::name`] or [`Type::name`].
     pub name: String,
     /// As in [`Root::module`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -56,7 +56,7 @@ pub struct Changed {
     /// As in [`Root::thread`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread: Option<String>,
-    /// Its bytes now.
+    /// Bytes now: retained ones of a root, all of a type.
     pub bytes: u64,
     /// The increase.
     pub grew: Change,
@@ -96,13 +96,14 @@ impl<'a> Listing<'a> {
             let key = Key { kind: Some(root.kind), name: &root.name, module, thread };
             (key, Sum { bytes: root.retained_bytes, blocks: root.retained_blocks })
         };
+        // Roots beyond the list that retain nothing are 0 in any case.
         Self::new(holders.roots.iter().map(entry), holders.other_roots.blocks > 0)
     }
 
     fn of_types(holders: &'a Holders) -> Self {
-        let entry = |kind: &'a Type| {
-            let key = Key { kind: None, name: &kind.name, module: None, thread: None };
-            (key, Sum { bytes: kind.bytes, blocks: kind.instances })
+        let entry = |listed: &'a Type| {
+            let key = Key { kind: None, name: &listed.name, module: None, thread: None };
+            (key, Sum { bytes: listed.bytes, blocks: listed.instances })
         };
         Self::new(holders.types.iter().map(entry), holders.type_count > holders.types.len() as u64)
     }
@@ -119,8 +120,9 @@ pub fn between(before: &Holders, now: &Holders) -> Comparison {
         let unreachable = holders.unreachable.as_ref()?;
         Some(Sum { bytes: unreachable.bytes, blocks: unreachable.blocks })
     };
+    let time = |holders: &Holders| Some(holders.taken_unix_seconds).filter(|&seconds| seconds > 0.0);
     Comparison {
-        seconds: now.taken_unix_seconds - before.taken_unix_seconds,
+        seconds: time(before).zip(time(now)).map(|(before, now)| now - before),
         live: Change::between(before.live, now.live),
         unreachable: unreachable(before)
             .zip(unreachable(now))
@@ -132,14 +134,14 @@ pub fn between(before: &Holders, now: &Holders) -> Comparison {
 }
 
 /// Returns what grew or shrank, by growth, largest first, and then by name.
-fn changes<'a>(mut before: Listing<'a>, now: Listing<'a>) -> Vec<Changed> {
-    let mut changes: Vec<Changed> = Vec::new();
+fn changes<'a>(mut before: Listing<'a>, now: Listing<'a>) -> Vec<ChangedEntry> {
+    let mut changes: Vec<ChangedEntry> = Vec::new();
     let mut add = |key: Key<'a>, earlier: Sum, now: Sum| {
         let grew = Change::between(earlier, now);
         if grew != Change::default() {
             let (module, thread) = (key.module.map(str::to_owned), key.thread.map(str::to_owned));
             let (kind, name) = (key.kind, key.name.to_owned());
-            changes.push(Changed { kind, name, module, thread, bytes: now.bytes, grew });
+            changes.push(ChangedEntry { kind, name, module, thread, bytes: now.bytes, grew });
         }
     };
     for (key, sum) in now.sums {
@@ -152,8 +154,9 @@ fn changes<'a>(mut before: Listing<'a>, now: Listing<'a>) -> Vec<Changed> {
         add(key, earlier, Sum::default());
     }
     changes.sort_by(|a, b| {
-        let by_name = (&a.name, &a.thread, &a.module, a.kind).cmp(&(&b.name, &b.thread, &b.module, b.kind));
-        b.grew.bytes.cmp(&a.grew.bytes).then(by_name)
+        let by_name =
+            || (&a.name, &a.thread, &a.module, a.kind).cmp(&(&b.name, &b.thread, &b.module, b.kind));
+        b.grew.bytes.cmp(&a.grew.bytes).then_with(by_name)
     });
     changes
 }
@@ -186,10 +189,11 @@ mod tests {
             &[("B", 9), ("A", 4)],
         );
         let growth = between(&before, &now);
-        assert_eq!((growth.seconds, growth.live), (60.0, Change::default()));
+        assert_eq!((growth.seconds, growth.live), (Some(60.0), Change::default()));
         assert_eq!(growth.unreachable, Some(Change { bytes: 60, blocks: 0 }));
-        let grown =
-            |all: &[Changed]| all.iter().map(|one| (one.name.clone(), one.grew.bytes)).collect::<Vec<_>>();
+        let grown = |all: &[ChangedEntry]| {
+            all.iter().map(|one| (one.name.clone(), one.grew.bytes)).collect::<Vec<_>>()
+        };
         assert_eq!(grown(&growth.roots), [("cache".into(), 400), ("new".into(), 20), ("gone".into(), -90)]);
         assert_eq!(grown(&growth.types), [("B".into(), 9), ("A".into(), -1)]);
     }
@@ -202,6 +206,7 @@ mod tests {
         let growth =
             between(&before, &inspection(1.0, vec![root("a", 30), root("b", 20)], &[("A", 6), ("B", 9)]));
         assert_eq!((growth.roots.len(), growth.types.len(), growth.is_partial), (1, 1, true));
+        assert_eq!(growth.seconds, None, "a time of 0 is not known");
     }
 
     #[test]
@@ -209,6 +214,6 @@ mod tests {
         let before =
             inspection(0.0, vec![root("a", u64::MAX), root("a", u64::MAX)], &[("A", u64::MAX), ("A", 1)]);
         let growth = between(&before, &inspection(f64::NAN, Vec::new(), &[]));
-        assert_eq!(growth.roots.len(), 1);
+        assert_eq!((growth.roots.len(), growth.types.len(), growth.seconds), (1, 1, None));
     }
 }

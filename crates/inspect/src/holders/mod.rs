@@ -37,7 +37,7 @@ use strandline_process::memory::Memory;
 use strandline_process::pages::Residency;
 use strandline_process::procfs::Process;
 use strandline_process::work;
-use strandline_sys::host;
+use strandline_sys::own_memory;
 
 use self::facts::{Holders, Keeper, Root, Sum, Unreachable};
 use self::pins::{Pins, RootAndType};
@@ -157,7 +157,7 @@ fn fill(
 ) -> std::result::Result<(), Refused> {
     let blocks = builder.finish()?;
     // What worker threads freed would otherwise stay in their arenas of malloc.
-    host::trim_heap();
+    own_memory::trim_heap();
     let non_references = NonReferences::new(&frozen.runtime_readings, &blocks);
     let memory = ZeroFilled { memory: frozen.own_memory(), residency: &frozen.residency, non_references };
     let deadline = Instant::now() + MAX_DURATION;
@@ -185,7 +185,7 @@ fn fill(
         let text = "blocks that overlap others, or are outside the heap's memory, are left out";
         holders.caveats.push(Caveat::new("holders_overlap", "heap", None, text));
     }
-    host::trim_heap();
+    own_memory::trim_heap();
     let graph = Reachability::new(blocks, references, roots, deadline)?;
     let held = graph.held(deadline)?;
     let runtime_blocks = RuntimeBlocks::new(&frozen.runtime_readings);

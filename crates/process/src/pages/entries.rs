@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 
 use strandline_sys::pagemap::{HUGE_FRAMES, ZeroFrames, entry, zero_frames};
 
-use super::{Builder, Expected, PAGE_BYTES, kind, page_of};
+use super::{Builder, CountedKinds, PAGE_BYTES, kind, page_of};
 use crate::memory::words_in;
 use crate::smaps::SmapsEntry;
 
@@ -111,13 +111,13 @@ impl Builder<'_> {
         self.begin_mapping();
         let zero_frames = self.zero_frames()?;
         let rss_bytes = smaps_entry.counts.rss_bytes;
-        let expected = Expected::of(smaps_entry);
+        let counted = CountedKinds::of(smaps_entry);
         let start = smaps_entry.mapping.start;
         let end = smaps_entry.mapping.end.min(start.saturating_add(self.budget_bytes));
         let pagemap = self.pagemap;
         let walk_end = walk(pagemap, start, end, |at, value| {
             match classify(value, zero_frames) {
-                Page::Resident(flags) | Page::Undecided(flags) if !expected.allows(flags) => {}
+                Page::Resident(flags) | Page::Undecided(flags) if !counted.allows(flags) => {}
                 Page::Resident(flags) => self.push(at, at + PAGE_BYTES, flags),
                 Page::Undecided(flags) => self.push(at, at + PAGE_BYTES, flags | kind::UNDECIDED),
                 Page::None => {}

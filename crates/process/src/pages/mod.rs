@@ -81,7 +81,7 @@ impl PageRun {
     }
 
     /// Its length.
-    pub fn bytes(&self) -> u64 {
+    pub fn bytes(self) -> u64 {
         self.end - self.start
     }
 }
@@ -134,7 +134,7 @@ impl Residency {
     /// `smaps` has the mappings of the same process in the same state, so stop the process before.
     ///
     /// # Errors
-    /// The kernel's. If the process ended, [`reconcile`] reports differences.
+    /// Errors of the kernel. If the process ended, [`reconcile`] reports differences.
     pub fn read(pagemap: &File, smaps: &[SmapsEntry]) -> io::Result<Self> {
         match Self::read_by(pagemap, smaps, Interface::Scan) {
             Err(error) if scan::is_missing(&error) => Self::read_by(pagemap, smaps, Interface::Entries),
@@ -145,7 +145,7 @@ impl Residency {
     /// Like [`Residency::read`], with one interface only.
     ///
     /// # Errors
-    /// The kernel's: `ENOTTY` from [`Interface::Scan`] before Linux 6.7.
+    /// Errors of the kernel: `ENOTTY` from [`Interface::Scan`] before Linux 6.7.
     pub fn read_by(pagemap: &File, smaps: &[SmapsEntry], interface: Interface) -> io::Result<Self> {
         let scanned = match interface {
             Interface::Scan => {
@@ -160,7 +160,7 @@ impl Residency {
     /// the entries if this kernel has no scan.
     ///
     /// # Errors
-    /// That of the scan, or the kernel's.
+    /// That of the scan, or errors of the kernel.
     pub fn of_scanned(
         pagemap: &File,
         smaps: &[SmapsEntry],
@@ -221,12 +221,12 @@ fn may_hold_pages(smaps_entry: &SmapsEntry) -> bool {
 
 /// The kinds of present pages in a mapping that smaps can count.
 #[derive(Clone, Copy)]
-struct Expected {
+struct CountedKinds {
     has_anonymous: bool,
     has_file: bool,
 }
 
-impl Expected {
+impl CountedKinds {
     /// If smaps counts no anonymous page, a present anonymous page is a zero page or has no `struct
     /// page`. In private memory without a file, a page marked as a file page is the huge zero page.
     fn of(smaps_entry: &SmapsEntry) -> Self {
@@ -310,7 +310,8 @@ impl<'a> Builder<'a> {
     }
 
     /// Ends a mapping for which smaps counts `rss_bytes`: takes its undecided pages as resident,
-    /// lowest first, until that is reached.
+    /// lowest first, until that is reached. Which of them are resident cannot be seen: the sum is
+    /// right, the place a guess.
     fn end_mapping(&mut self, rss_bytes: u64) {
         if self.undecided_bytes == 0 {
             return;
@@ -382,7 +383,7 @@ pub fn whole_pages(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
 /// pages count as resident.
 ///
 /// # Errors
-/// The kernel's; without PAGEMAP_SCAN `InvalidInput` if the ranges exceed 1 TiB in total.
+/// Errors of the kernel; without PAGEMAP_SCAN `InvalidInput` if the ranges exceed 1 TiB in total.
 pub fn each_anonymous_run(
     pagemap: &File,
     ranges: &[Range<u64>],
@@ -401,7 +402,8 @@ pub fn each_anonymous_run(
     }
 }
 
-/// Whether this user can use PAGEMAP_SCAN on this kernel; determined once.
+/// Whether this user can use PAGEMAP_SCAN on this kernel; false also if the own pagemap cannot be
+/// opened. Determined once.
 pub fn has_scan() -> bool {
     static HAS_SCAN: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *HAS_SCAN.get_or_init(|| {
@@ -412,7 +414,7 @@ pub fn has_scan() -> bool {
 /// Whether there is a page at `address`, in memory or swapped out; zero pages count.
 ///
 /// # Errors
-/// The kernel's: `ENOTTY` before Linux 6.7.
+/// Errors of the kernel: `ENOTTY` before Linux 6.7.
 pub fn has_page(pagemap: &File, address: u64) -> io::Result<bool> {
     let at = page_of(address);
     let scanned = scan::regions(pagemap, at..at.saturating_add(PAGE_BYTES))?;
@@ -422,7 +424,7 @@ pub fn has_page(pagemap: &File, address: u64) -> io::Result<bool> {
 /// Returns the first page of `range`, in memory or swapped out; zero pages do not count.
 ///
 /// # Errors
-/// The kernel's: `ENOTTY` before Linux 6.7.
+/// Errors of the kernel: `ENOTTY` before Linux 6.7.
 pub fn first_page(pagemap: &File, range: AddressRange) -> io::Result<Option<u64>> {
     strandline_sys::pagemap::first_page(pagemap, range.into())
 }

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use strandline_sys::pagemap::{self, Progress, Region};
 
-use super::{Builder, Expected, PAGE_BYTES, USER_ADDRESS_END, entries, kind, may_hold_pages, page_of};
+use super::{Builder, CountedKinds, PAGE_BYTES, USER_ADDRESS_END, entries, kind, may_hold_pages, page_of};
 use crate::map::Mapping;
 use crate::range::{AddressRange, RangeSet};
 use crate::smaps::{Counts, SmapsEntry};
@@ -287,7 +287,7 @@ fn add_part(builder: &mut Builder<'_>, smaps_entry: &SmapsEntry, start: u64, end
     let is_file = categories & pagemap::FILE != 0;
     let anonymous = if is_file { 0 } else { kind::ANONYMOUS };
     if categories & pagemap::PRESENT != 0 {
-        if categories & pagemap::ZERO_PFN == 0 && Expected::of(smaps_entry).allows(anonymous) {
+        if categories & pagemap::ZERO_PFN == 0 && CountedKinds::of(smaps_entry).allows(anonymous) {
             builder.push(start, end, anonymous);
         }
     } else if categories & pagemap::SWAPPED != 0 {

@@ -1,6 +1,6 @@
 //! The tables of what grew since an earlier result.
 
-use strandline_inspect::holders::growth::{Change, Changed, Comparison};
+use strandline_inspect::holders::growth::{Change, ChangedEntry, Comparison};
 
 use super::LEAKED_NAME;
 use super::names::{root_text, shown_type};
@@ -29,7 +29,7 @@ pub struct GrowthRows {
 
 /// The rows of `comparison`, with the `top` roots and types.
 pub fn growth_rows(comparison: &Comparison, top: usize) -> GrowthRows {
-    let hours = comparison.seconds / 3600.0;
+    let hours = comparison.seconds.unwrap_or(0.0) / 3600.0;
     let rate = |grown_bytes: i64| {
         let hourly_bytes = grown_bytes as f64 / hours;
         let has_rate = hours > 0.0 && grown_bytes > 0;
@@ -43,7 +43,7 @@ pub fn growth_rows(comparison: &Comparison, top: usize) -> GrowthRows {
     };
     let mut roots = vec![row("all live blocks".to_owned(), comparison.live, None)];
     roots.extend(comparison.unreachable.map(|grew| row(LEAKED_NAME.to_owned(), grew, None)));
-    let changed_root_row = |changed: &Changed| {
+    let changed_root_row = |changed: &ChangedEntry| {
         // Every root of a comparison has a kind.
         let kind = changed.kind.unwrap_or_default();
         let name = root_text(kind, &changed.name, changed.module.as_deref(), changed.thread.as_deref());
@@ -51,16 +51,18 @@ pub fn growth_rows(comparison: &Comparison, top: usize) -> GrowthRows {
     };
     roots.extend(comparison.roots.iter().take(top).map(changed_root_row));
     let changed_type_row =
-        |changed: &Changed| row(shown_type(&changed.name), changed.grew, Some(changed.bytes));
+        |changed: &ChangedEntry| row(shown_type(&changed.name), changed.grew, Some(changed.bytes));
     GrowthRows { roots, types: comparison.types.iter().take(top).map(changed_type_row).collect() }
 }
 
 /// When an earlier result was taken: `2.5 hours before`.
-pub fn age_text(age_seconds: f64) -> String {
-    match age_seconds {
-        age if !(0.0..MAX_AGE_SECONDS).contains(&age) => "of a time that is not known".to_owned(),
-        age if age >= 7200.0 => format!("{:.1} hours before", age / 3600.0),
-        age if age >= 120.0 => format!("{:.1} minutes before", age / 60.0),
-        age => format!("{} before", seconds(age)),
+pub fn age_text(age_seconds: Option<f64>) -> String {
+    let Some(age) = age_seconds.filter(|age| (0.0..MAX_AGE_SECONDS).contains(age)) else {
+        return "of a time that is not known".to_owned();
+    };
+    match age {
+        _ if age >= 7200.0 => format!("{:.1} hours before", age / 3600.0),
+        _ if age >= 120.0 => format!("{:.1} minutes before", age / 60.0),
+        _ => format!("{} before", seconds(age)),
     }
 }

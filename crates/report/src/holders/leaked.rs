@@ -41,9 +41,10 @@ pub fn leaked_text(facts: &Holders, leaked: &Unreachable) -> String {
             thousands(other_blocks)
         );
     }
-    let comparison = facts.since.as_ref().filter(|comparison| comparison.seconds > 0.0);
-    let growth = comparison.and_then(|comparison| Some((comparison.unreachable?.bytes, comparison.seconds)));
-    if let Some((grown_bytes, seconds)) = growth.filter(|&(grown_bytes, _)| grown_bytes > 0) {
+    let comparison = facts.since.as_ref();
+    let growth = comparison.and_then(|comparison| Some((comparison.unreachable?.bytes, comparison.seconds?)));
+    let is_growing = |&(grown_bytes, seconds): &(i64, f64)| grown_bytes > 0 && seconds > 0.0;
+    if let Some((grown_bytes, seconds)) = growth.filter(is_growing) {
         text += &format!("; growing {}/min", bytes((grown_bytes as f64 * 60.0 / seconds) as u64));
     }
     text

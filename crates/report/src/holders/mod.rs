@@ -399,7 +399,7 @@ fn type_row(kind: &Type) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use strandline_inspect::holders::facts::{Sum, Unreachable};
-    use strandline_inspect::holders::growth::{Change, Changed, Comparison};
+    use strandline_inspect::holders::growth::{Change, ChangedEntry, Comparison};
 
     use super::*;
 
@@ -505,10 +505,11 @@ mod tests {
         let plain = crate::paint::Surface { columns: 80, colour: false };
         let fits = |text: &str| text.lines().all(|line| crate::text::width(line) <= 80);
         let mut facts = crowded();
-        let change = Changed { name: "server::Session".into(), bytes: 9 << 20, ..Changed::default() };
+        let change =
+            ChangedEntry { name: "server::Session".into(), bytes: 9 << 20, ..ChangedEntry::default() };
         for since in [None, Some(vec![change; 30])] {
             facts.since = since.map(|changed| Comparison {
-                seconds: 600.0,
+                seconds: Some(600.0),
                 unreachable: Some(Change { bytes: 12 << 20, blocks: 9 }),
                 roots: changed.clone(),
                 types: changed,
