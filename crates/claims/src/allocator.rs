@@ -387,6 +387,8 @@ pub enum HazardCause {
     Reserved,
     /// The time for which a target may be stopped was over.
     TooSlow,
+    /// There was too little memory to note all that a check needs.
+    LittleMemory,
     /// The allocator points to memory outside the ranges found to be its own, and it has more than
     /// was found.
     Outside,

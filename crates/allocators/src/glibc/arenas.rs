@@ -60,8 +60,8 @@ pub struct Arenas<'a> {
 pub struct Walked {
     /// The totals of each range.
     pub totals: Vec<RegionTotals>,
-    /// Head of the first free list that did not end properly.
-    pub first_broken_list: Option<u64>,
+    /// Why a call that goes through the free lists would be unsafe.
+    pub list_hazard: Option<CallHazard>,
 }
 
 /// What is known of the chunks before the walk.
@@ -125,7 +125,12 @@ impl Arenas<'_> {
         }
         let sum = |(parts, walk_context): (RegionParts, _)| parts.sum(walk_context);
         let totals = walked.into_iter().zip(&walk_contexts).map(sum).collect::<Result<_, _>>()?;
-        Ok(Walked { totals, first_broken_list: first_broken_list.or(separated.first_broken_list) })
+        let first_broken_list = first_broken_list.or(separated.first_broken_list);
+        let broken = first_broken_list.map(|at| CallHazard { at, cause: HazardCause::Broken });
+        let unchecked_arena = self.arenas.first().filter(|_| budget.is_used_up());
+        let unchecked =
+            unchecked_arena.map(|arena| CallHazard { at: arena.address, cause: HazardCause::LittleMemory });
+        Ok(Walked { totals, list_hazard: broken.or(unchecked) })
     }
 
     /// Replaces these parts of the walked regions, now that the members of fastbins are known.
@@ -166,7 +171,7 @@ impl Arenas<'_> {
     pub fn call_hazard(
         &self,
         walked: &[RegionTotals],
-        first_broken_list: Option<u64>,
+        list_hazard: Option<CallHazard>,
         reading: &Reading,
     ) -> Option<CallHazard> {
         let damage = |(totals, arena_region): (&RegionTotals, &ArenaRegion)| {
@@ -180,8 +185,8 @@ impl Arenas<'_> {
         if let Some(range) = reserved.filter(|_| has_caveat(reading, ON_RESERVED)) {
             return Some(CallHazard { at: range.start, cause: HazardCause::Reserved });
         }
-        if let Some(at) = first_broken_list {
-            return Some(CallHazard { at, cause: HazardCause::Broken });
+        if list_hazard.is_some() {
+            return list_hazard;
         }
         if !self.context.checks_free_lists {
             return None;

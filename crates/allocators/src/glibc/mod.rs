@@ -179,7 +179,7 @@ fn read_object(
         ..Reading::default()
     };
     let heap = Arenas { context, arenas: &arenas, regions: &regions, pages: &pages };
-    let Walked { totals: mut walked, first_broken_list } = heap.walk(parameters.as_ref(), &mut reading)?;
+    let Walked { totals: mut walked, list_hazard } = heap.walk(parameters.as_ref(), &mut reading)?;
     add_walked(context, &mut reading, &regions, &mut walked, &pages);
     mapped_chunks.add(parameters.as_ref(), &walked);
     for totals in &mut walked {
@@ -205,7 +205,7 @@ fn read_object(
         predicted_bytes: walked.iter().map(trim_bytes).sum(),
         due_milliseconds: 0,
         libc_code: Some(code::ranges),
-        doubt: heap.call_hazard(&walked, first_broken_list, &reading),
+        doubt: heap.call_hazard(&walked, list_hazard, &reading),
     });
     Ok(Some(reading))
 }
@@ -273,7 +273,7 @@ fn add_walked(
                 }
                 HazardCause::Reserved => (ON_RESERVED, "parts of it are on reserved huge pages"),
                 HazardCause::TooSlow => ("heap_too_slow", "the time that a target may be stopped was over"),
-                HazardCause::Broken | HazardCause::Outside => {
+                HazardCause::Broken | HazardCause::Outside | HazardCause::LittleMemory => {
                     ("heap_damaged", "damaged, or read during a change")
                 }
             };

@@ -373,6 +373,9 @@ fn hazard_text(remedy: &str, hazard: &CallHazard) -> String {
             "its heap was read up to {at:#x} only in the time for which a process may be stopped, so that it \
              cannot be checked before the call; try again when the machine is less busy, or with a longer --max-stop"
         ),
+        HazardCause::LittleMemory => {
+            "strandline has too little memory here to check its free lists before the call".to_owned()
+        }
         HazardCause::Outside => format!(
             "its free chunk at {at:#x} lies in a part of the heap that was not found, so that what the call would do \
              there cannot be checked (see the caveats of explain); please report it with the output of explain --json"

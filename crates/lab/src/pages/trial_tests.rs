@@ -121,16 +121,19 @@ fn the_tables_have_intervals_and_fit_a_terminal() {
 #[test]
 fn doubtful_results_have_caveats() {
     let trial = trial(&[("half", result(&[50.0; 5], &[1.0; 5]))]);
-    let caveats = caveats(&trial);
+    let found = caveats(&trial);
     let text = |code: &str| {
-        caveats.iter().find(|caveat| caveat.code == code).map_or("", |caveat| caveat.text.as_str())
+        found.iter().find(|caveat| caveat.code == code).map_or("", |caveat| caveat.text.as_str())
     };
-    assert!(text("outliers").starts_with("settled memory of 1 run deviates"), "{caveats:?}");
-    assert!(text("outliers").contains(": 170 MiB of baseline (100 MiB); they are included"), "{caveats:?}");
+    assert!(text("outliers").starts_with("settled memory of 1 run deviates"), "{found:?}");
+    assert!(text("outliers").contains(": 170 MiB of baseline (100 MiB); they are included"), "{found:?}");
     assert!(
         text("baseline_failed").contains("1 run, left out") && text("baseline_failed").contains("status 9")
     );
-    assert_eq!(text("server"), "baseline, half: was killed");
+    assert_eq!(text("not_sampled"), "baseline, half: was killed");
+    let server = caveats(&Trial { is_server: true, ..trial });
+    let note = server.iter().find(|caveat| caveat.code == "server").unwrap();
+    assert_eq!(note.text, "baseline, half: was killed");
 }
 
 #[test]
