@@ -218,10 +218,6 @@ impl RecordingContents {
     /// Notes what is missing according to a caveat with this `code` and `text`.
     fn note_loss(&mut self, code: &str, text: &str, at_us: u64) {
         match code {
-            _ if self.lost_marks.len() == MAX_LOST_MARKS => {
-                self.lost_marks.push(LostMarks { since_us: 0, text: None });
-            }
-            _ if self.lost_marks.len() > MAX_LOST_MARKS => {}
             "mark_without_sample" => {
                 self.lost_marks.push(LostMarks { since_us: at_us, text: Some(text.to_owned()) });
             }
@@ -232,6 +228,10 @@ impl RecordingContents {
                 self.lost_marks.push(LostMarks { since_us: 0, text: None });
             }
             _ => {}
+        }
+        if self.lost_marks.len() > MAX_LOST_MARKS {
+            // It stands for all of them.
+            self.lost_marks = vec![LostMarks { since_us: 0, text: None }];
         }
         self.has_more_ledgers |= code.starts_with("recording_");
         self.lacks_ledgers |= matches!(code, "ledger_failed" | "not_watched");

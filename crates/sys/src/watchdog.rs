@@ -115,7 +115,7 @@ impl Drop for Watchdog {
 /// Separates the child from this process's terminal, files and name; keeps `stat` as descriptor 0.
 fn detach(stat: libc::c_int) {
     // SAFETY: system calls on integers, a static text and `limit`, which is live and writable for
-    // the call. Nothing else of this copy of the process is used after.
+    // the call.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0, 0, 0);
         libc::prctl(libc::PR_SET_NAME, c"strandline-dog".as_ptr(), 0, 0, 0);
