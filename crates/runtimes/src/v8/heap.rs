@@ -458,8 +458,8 @@ impl Reader<'_> {
         self.read_buffer(allocator.checked_add(LOCAL_BUFFER).filter(|_| is_of_space)?)
     }
 
-    /// Reads a `LinearAllocationArea`, which starts at 0 if there is none; `None` if it makes no
-    /// sense.
+    /// Reads a `LinearAllocationArea`; an empty buffer if it starts at 0, as V8 marks an absent
+    /// area. `None` if it cannot be read, or its bounds are not in order.
     fn read_buffer(&mut self, at: u64) -> Option<AllocationBuffer> {
         let start = self.cache.word(at)?;
         if start == 0 {
