@@ -92,7 +92,7 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<CommandResult> {
         runs_with_leftovers,
         failures: failures.into_iter().filter_map(|(subject, count)| Some((name(subject)?, count))).collect(),
         max_half_width: arguments.rounds.until,
-        cluster_caveats: lab.caveats(),
+        lab_caveats: lab.caveats(),
         nodes: lab.nodes(),
     };
     show(SCHEMA, &document(&input), &page(&input), &arguments.report_output, output)?;

@@ -155,8 +155,8 @@ impl Condition {
             (Limit::Percent(_), None) => return unknown(&format!("there is no known {base_name}")),
             (Limit::Percent(limit), Some(base)) => (bytes as f64 * 100.0).total_cmp(&(limit * base as f64)),
         };
-        // What is unread adds to the figure; but what a runtime's reader did not take stays `live`
-        // of its allocator.
+        // What is unread adds to the figure. Only `live` may be too high as well: memory that a
+        // runtime's reader did not reach counts as blocks in use of its allocator.
         let is_decided = match self.comparison {
             Comparison::GreaterOrEqual | Comparison::Less => ordering.is_ge(),
             Comparison::Greater | Comparison::LessOrEqual | Comparison::Equal => ordering.is_gt(),

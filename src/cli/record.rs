@@ -176,8 +176,8 @@ fn may_write() -> bool {
     !std::io::stderr().is_terminal() || strandline_sys::host::is_in_foreground()
 }
 
-/// Prints on standard error what was recorded and the cost; `peak_period`
-/// says since when the peak is, with a leading space.
+/// Prints on standard error what was recorded and the cost. `peak_period` follows the peak: the
+/// time that it covers, with a leading space, or nothing.
 fn print_summary(recorded: &Recorded, peak_period: &str) {
     let Recorded { file, file_bytes, end, progress, processes, max_high_water_kib } = recorded;
     let has_several = *processes > 1 || end.brief_processes > 0;

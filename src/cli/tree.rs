@@ -35,11 +35,12 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
         output.print(&tree(&inspected, output.surface))?;
     }
     let members = inspected.processes.iter();
-    let (base, explanations): (_, Vec<Explanation>) = match inspected.total_pss_bytes {
-        Some(_) => (PercentBase::Pss, members.map(as_shares).collect()),
-        None => (PercentBase::Rss, members.map(|member| member.explanation.clone()).collect()),
+    let shares: Option<Vec<Explanation>> =
+        inspected.total_pss_bytes.map(|_| members.clone().map(as_shares).collect());
+    let (base, processes): (_, Vec<&Explanation>) = match &shares {
+        Some(shares) => (PercentBase::Pss, shares.iter().collect()),
+        None => (PercentBase::Rss, members.map(|member| &member.explanation).collect()),
     };
-    let processes: Vec<&Explanation> = explanations.iter().collect();
     let subjects = Subjects { processes: &processes, base, is_incomplete };
     Ok(test_conditions(&arguments.fail_if, |condition| condition.test_together(&subjects)))
 }

@@ -68,7 +68,7 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> 
     drop(progress);
     match trial {
         Ok(mut trial) => {
-            (trial.cluster_caveats, trial.nodes) = (lab.caveats(), lab.nodes());
+            (trial.lab_caveats, trial.nodes) = (lab.caveats(), lab.nodes());
             show(SCHEMA, &document(&trial), &page(&trial), &arguments.report_output, output)?;
             lab.close();
             Ok(CommandResult::Done)
@@ -190,7 +190,7 @@ impl RunningTrial<'_> {
             tried: with_results(tries, rounds.results).collect(),
             not_applicable,
             runs_with_leftovers: runs_with_leftovers + rounds.runs_with_leftovers,
-            cluster_caveats: Vec::new(),
+            lab_caveats: Vec::new(),
             nodes: Vec::new(),
         };
         let pairs = self.pairs(&trial.tried, &facts);

@@ -51,6 +51,18 @@ pub fn reserved<T>(len: usize) -> Result<Vec<T>, Refused> {
     Ok(empty)
 }
 
+/// Adds an element to a list, which grows by at least `min_growth` elements; fails if memory is
+/// short.
+pub fn push<T>(list: &mut Vec<T>, element: T, min_growth: usize) -> Result<(), Refused> {
+    if list.len() == list.capacity() {
+        let additional = list.len().max(min_growth);
+        let bytes = (additional * size_of::<T>()) as u64;
+        list.try_reserve_exact(additional).map_err(|_| Refused::NoMemory(bytes))?;
+    }
+    list.push(element);
+    Ok(())
+}
+
 /// A deadline check that is cheap enough for each step.
 pub struct DeadlineCheck {
     deadline: Instant,

@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use strandline_sys::own_memory::prefetch;
 
-use crate::arrays::{DeadlineCheck, NONE, PREFETCH_DISTANCE, Refused, array};
+use crate::arrays::{DeadlineCheck, NONE, PREFETCH_DISTANCE, Refused, array, push};
 use crate::blocks::Blocks;
 use crate::dominators;
 use crate::held::{DominatorTree, Sums};
@@ -269,13 +269,7 @@ impl Search {
                 }
             }
             if let Some(index) = next_index {
-                if self.stack.len() == self.stack.capacity() {
-                    let additional = self.stack.len().max(MIN_GROWTH);
-                    let bytes = additional * size_of::<Unfinished>();
-                    let reserved = self.stack.try_reserve_exact(additional);
-                    reserved.map_err(|_| Refused::NoMemory(bytes as u64))?;
-                }
-                self.stack.push(Unfinished { vertex, next_index: index as u32 });
+                push(&mut self.stack, Unfinished { vertex, next_index: index as u32 }, MIN_GROWTH)?;
                 if let Some(block) = upcoming {
                     prefetch(&self.numbers, block as usize);
                     self.edges.references.prefetch(block);

@@ -18,7 +18,7 @@ use std::collections::HashMap;
 
 use strandline_sys::own_memory::prefetch;
 
-use crate::arrays::{NONE, PREFETCH_DISTANCE, Refused, array, reserved};
+use crate::arrays::{NONE, PREFETCH_DISTANCE, Refused, array, push, reserved};
 use crate::blocks::Blocks;
 use crate::held::Sum;
 use crate::marks::{BlockSet, RankedSet};
@@ -101,7 +101,7 @@ fn find_members(search: &mut Search, vertices: &[u32], entries: &BlockSet) -> Re
     let Search { edges, clock, .. } = search;
     let mut members = entries.clone();
     let mut queue: Vec<u32> = Vec::new();
-    entries.iter().try_for_each(|entry| push(&mut queue, entry))?;
+    entries.iter().try_for_each(|entry| push(&mut queue, entry, MIN_GROWTH))?;
     let mut next = 0;
     while let Some(&number) = queue.get(next) {
         clock.step()?;
@@ -114,21 +114,11 @@ fn find_members(search: &mut Search, vertices: &[u32], entries: &BlockSet) -> Re
         next += 1;
         for &mut target in edges.targets_mut(vertices[number as usize]) {
             if target != NONE && members.set(target) {
-                push(&mut queue, target)?;
+                push(&mut queue, target, MIN_GROWTH)?;
             }
         }
     }
     Ok(members)
-}
-
-/// Adds a number to a queue; fails if memory is short.
-fn push(queue: &mut Vec<u32>, number: u32) -> Result<(), Refused> {
-    if queue.len() == queue.capacity() {
-        let additional = queue.len().max(MIN_GROWTH);
-        queue.try_reserve_exact(additional).map_err(|_| Refused::NoMemory(additional as u64 * 4))?;
-    }
-    queue.push(number);
-    Ok(())
 }
 
 /// The member [`PREFETCH_DISTANCE`] steps ahead.
@@ -244,7 +234,7 @@ impl Walk<'_> {
             }
             for &mut target in self.search.edges.targets_mut(vertex) {
                 if self.members.has(target) {
-                    push(&mut entered, target)?;
+                    push(&mut entered, target, MIN_GROWTH)?;
                 }
             }
             if !entered.is_empty() {

@@ -1,6 +1,6 @@
 //! What is run and the outcome of one run: data only.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use strandline_inspect::Caveat;
 use strandline_recorder::Limits;
 
-use super::tail::last_lines;
+use super::tail::stderr_tail;
 
 /// Number of lines of a failed run's standard error in a message.
 const TAIL_LINES: usize = 5;
@@ -171,12 +171,6 @@ impl LabCaveat {
     pub fn of_verb(self, verb: &str) -> Caveat {
         Caveat::new(self.code, verb, None, self.text)
     }
-}
-
-/// The last `count` lines of a standard error, to follow a sentence; empty if there are none.
-pub(crate) fn stderr_tail(path: &Path, count: usize) -> String {
-    let tail = last_lines(path, count).join(" / ");
-    if tail.is_empty() { tail } else { format!("; its standard error ends with: {tail}") }
 }
 
 /// A machine that a lab sends runs to.

@@ -6,6 +6,7 @@ use std::sync::{Mutex, OnceLock};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use strandline_sys::signal::signal_bit;
 
 const SIGNALS: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
 
@@ -32,7 +33,7 @@ impl Interrupt {
         let failed = |error: std::io::Error| format!("signals cannot be taken over: {error}");
         // A parent may have ignored SIGCHLD; then ends of children are not reported.
         strandline_sys::spawn::set_recording_dispositions();
-        let bits = SIGNALS.into_iter().fold(0u64, |bits, signal| bits | 1 << (signal as i32 - 1));
+        let bits = SIGNALS.into_iter().fold(0, |bits, signal| bits | signal_bit(signal as i32));
         let previous_mask = strandline_sys::signal::block(bits).map_err(failed)?;
         // A second lab of this process finds the signals blocked by the first.
         let mask_before = *MASK_BEFORE.get_or_init(|| previous_mask);

@@ -22,7 +22,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use strandline_sys::process::{Usage, become_subreaper, try_reap};
-use strandline_sys::signal;
+use strandline_sys::signal::{self, signal_bit};
 use strandline_sys::spawn::{Gate, Resource, ResourceLimit, Rlimit, Setup, spawn};
 
 use super::cell::{Figures, Subject};
@@ -88,7 +88,7 @@ struct Launcher {
 
 /// Serves the requests on `socket` until it closes, then ends everything that was started.
 pub fn serve(socket: UnixStream) -> io::Result<()> {
-    let bit = |signal: Signal| 1u64 << (signal as i32 - 1);
+    let bit = |signal: Signal| signal_bit(signal as i32);
     // Signals of the terminal are for strandline, which closes the socket to end the launcher.
     let blocked = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGTSTP];
     let bits = blocked.into_iter().fold(bit(Signal::SIGCHLD), |bits, signal| bits | bit(signal));

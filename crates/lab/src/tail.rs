@@ -36,6 +36,12 @@ pub fn last_lines(path: &Path, count: usize) -> Vec<String> {
     last_lines.map(|line| shorten(&clean(&line.replace('\t', "    ")), MAX_COLUMNS)).collect()
 }
 
+/// The last `count` lines of a standard error, to follow a sentence; empty if there are none.
+pub fn stderr_tail(path: &Path, count: usize) -> String {
+    let tail = last_lines(path, count).join(" / ");
+    if tail.is_empty() { tail } else { format!("; its standard error ends with: {tail}") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

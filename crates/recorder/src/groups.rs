@@ -14,7 +14,8 @@ use std::time::Instant;
 use strandline_inspect::Caveat;
 use strandline_inspect::group::facts::GroupFigures;
 use strandline_inspect::group::sample::{GroupSample as CountedSample, GroupSampler};
-use strandline_process::group::{Group, Hierarchy, Version, View};
+use strandline_process::group::memory::value;
+use strandline_process::group::{Group, Hierarchy, View};
 use strandline_process::procfs::Process;
 use strandline_recording::{CaveatRecord, GroupBlock, GroupKill, GroupSample, GroupStart, Record};
 
@@ -89,7 +90,7 @@ impl SampledGroup {
     fn new(number: u32, group: Group, now_us: u64) -> Self {
         let open = |name: &str| File::open(group.file(name)).ok();
         let charge_file = open(group.version.current_file());
-        let kills_file = open(kills_file(group.version));
+        let kills_file = open(group.version.kills_file());
         let start = GroupStart {
             group: number,
             at_us: now_us,
@@ -133,7 +134,7 @@ impl SampledGroup {
         }
         self.next_kills_us = now_us.saturating_add(READ_KILLS_EVERY_US);
         let kills_text = read_counters(self.kills_file.as_ref());
-        has_risen(kills_text.and_then(|text| parse_kills(&text)), last.oom_kills)
+        has_risen(kills_text.and_then(|text| value(&text, "oom_kill")), last.oom_kills)
     }
 
     /// The record of the pending samples, if there are any.
@@ -296,19 +297,6 @@ impl GroupRecorder {
     }
 }
 
-/// The file of a group with its count of kills for lack of memory.
-pub(super) fn kills_file(version: Version) -> &'static str {
-    match version {
-        Version::One => "memory.oom_control",
-        Version::Two => "memory.events",
-    }
-}
-
-/// The count in the text of [`kills_file`]; `None` before Linux 4.13, which does not count them.
-pub(super) fn parse_kills(text: &str) -> Option<u64> {
-    text.lines().find_map(|line| line.strip_prefix("oom_kill "))?.trim().parse().ok()
-}
-
 /// Whether a count is known to be above an earlier one.
 fn has_risen(count: Option<u64>, earlier_count: Option<u64>) -> bool {
     count.zip(earlier_count).is_some_and(|(count, earlier)| count > earlier)
@@ -383,6 +371,7 @@ fn unknown_text(age_us: u64, unused_bytes: Option<u64>, kills: Option<u64>) -> S
 #[cfg(test)]
 mod tests {
     use super::*;
+    use strandline_process::group::Version;
 
     struct Fabricated {
         folder: tempfile::TempDir,

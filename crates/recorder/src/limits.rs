@@ -9,11 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use strandline_process::control_groups::mount_point;
 use strandline_process::group::Version;
+use strandline_process::group::memory::value;
 use strandline_recording::Limit;
 use strandline_sys::host;
 use strandline_sys::spawn::{Resource, ResourceLimit, Rlimit};
-
-use super::groups::{kills_file, parse_kills};
 
 /// Requested limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -181,9 +180,9 @@ impl Group {
     }
 
     /// Number of processes that the kernel killed because the limit was reached; `None` if it does
-    /// not count them, or the count cannot be read.
+    /// not count them (before Linux 4.13), or the count cannot be read.
     pub fn out_of_memory_kills(&self) -> Option<u64> {
-        parse_kills(&fs::read_to_string(self.folder.join(kills_file(self.version))).ok()?)
+        value(&fs::read_to_string(self.folder.join(self.version.kills_file())).ok()?, "oom_kill")
     }
 
     /// Removes the group.

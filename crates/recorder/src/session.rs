@@ -104,7 +104,7 @@ struct State {
     /// Number of searches for children to make because events were lost.
     searches_left: u64,
     /// Whether there is a caveat that events were lost.
-    has_caveat_lost: bool,
+    has_loss_caveat: bool,
     /// Whether process events are being handled, which must not be entered again.
     is_handling_events: bool,
     /// How long the user stopped the recorder.
@@ -345,14 +345,14 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Reads the kernel's events, if it reports them. False if some were lost, for which searches
-    /// make up in part.
+    /// Reads the kernel's events, if it reports them. False if some were lost or cannot be read;
+    /// searches make up for that in part.
     fn read_events(&mut self, now_us: u64) -> bool {
         let ProcessEvents::Connector(connector) = &self.process_events else { return true };
         let result = self.tree.read_events(connector, now_us, &mut self.state.departed);
         let Err(error) = result else { return true };
         self.state.searches_left = self.tree.searches_after_loss();
-        if !std::mem::replace(&mut self.state.has_caveat_lost, true) {
+        if !std::mem::replace(&mut self.state.has_loss_caveat, true) {
             let cause = if error.raw_os_error() == Some(Errno::ENOBUFS as i32) {
                 "the kernel dropped reports of processes, because too many came at once".to_owned()
             } else {
@@ -364,12 +364,17 @@ impl<'a> Session<'a> {
         false
     }
 
+    /// Number of instants in which each process has one turn.
+    fn turns(&self) -> usize {
+        self.tree.pids().len().div_ceil(MAX_FULL_RATE_PROCESSES).max(1)
+    }
+
     /// Samples every process whose turn it is.
     fn sample_all(&mut self, now_us: u64) {
         let passed_seconds = now_us.saturating_sub(self.state.sampled_us) as f64 / 1e6;
         let allowed_openings = self.state.allowed_openings + passed_seconds * OPENINGS_PER_SECOND;
         (self.state.allowed_openings, self.state.sampled_us) = (allowed_openings.min(MAX_OPENINGS), now_us);
-        let stride = self.tree.pids().len().div_ceil(MAX_FULL_RATE_PROCESSES).max(1);
+        let stride = self.turns();
         let turn = usize::try_from(self.grid.last_taken()).unwrap_or(0) % stride;
         let mut index = 0;
         // A process found to be gone is removed from the list, and the next one takes its index.
@@ -549,9 +554,6 @@ impl<'a> Session<'a> {
 /// Raises the limit on open files: each followed process takes three descriptors. Returns the
 /// previous limits.
 pub(super) fn raise_open_files() -> Option<Rlimit> {
-    use strandline_sys::spawn::Resource::OpenFiles;
-    let limits = OpenFiles.get().ok()?;
     // If this is refused, fewer processes can be followed at once.
-    drop(OpenFiles.set(Rlimit { soft: limits.hard, ..limits }));
-    Some(limits)
+    strandline_sys::spawn::Resource::OpenFiles.raise().ok()
 }

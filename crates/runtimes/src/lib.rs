@@ -28,7 +28,7 @@ pub mod v8;
 
 use strandline_process::work;
 
-/// Appends an item to a list of less than `max_length`; false if the list is full.
+/// Appends an item to a list of fewer than `max_length` items; false if the list is full.
 fn push_within<T>(list: &mut Vec<T>, max_length: usize, item: T) -> bool {
     let has_room = list.len() < max_length;
     if has_room {

@@ -5,6 +5,7 @@ use super::matrix::{Matrix, OmittedCell};
 use super::needs::CheckedCells;
 use super::run::{CACHEGRIND_ROUNDS, CellFailures, Failures, StudyJudge};
 use strandline_lab::cell::{self, LabCaveat, Measure};
+use strandline_lab::pages::compare::leftovers_caveat;
 use strandline_lab::setup::LabSetup;
 use strandline_report::text::counted;
 
@@ -90,11 +91,7 @@ fn run_caveats(cells: &CheckedCells, subjects: &[cell::Subject], judge: &StudyJu
         );
         caveats.push(LabCaveat { code: "swap_not_limited", text });
     }
-    if judge.runs_with_leftovers > 0 {
-        let runs = counted(u64::from(judge.runs_with_leftovers), "run");
-        let text = format!("{runs} left processes behind; strandline ended them");
-        caveats.push(LabCaveat { code: "left_behind", text });
-    }
+    caveats.extend(leftovers_caveat(judge.runs_with_leftovers));
     caveats
 }
 

@@ -6,7 +6,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
 use strandline_inspect::facts::Explanation;
-use strandline_inspect::readers::{ALLOCATORS, RUNTIMES};
+use strandline_inspect::readers::{self, ALLOCATORS, RUNTIMES};
 use strandline_recording::{Column, Ledger, Mark, Moment, Reader, Record};
 
 use super::expression::Expression;
@@ -324,13 +324,8 @@ fn ledger_value(explain: &Explanation, row: &str) -> Option<f64> {
 /// Whether a figure of a ledger depends on what the readers of allocators and runtimes read.
 fn is_from_readers(row: &str) -> bool {
     let owner = row.split('.').next().unwrap_or_default();
-    let has_reader = || {
-        let mut readers =
-            ALLOCATORS.iter().map(|entry| entry.about).chain(RUNTIMES.iter().map(|entry| entry.about));
-        readers.any(|about| about.name == owner)
-    };
     matches!(owner, "live" | "stranded" | "pinned" | "remedy" | "runtime")
-        || !row.ends_with(".unread") && has_reader()
+        || !row.ends_with(".unread") && readers::all().any(|about| about.name == owner)
 }
 
 /// The bytes that a remedy is predicted to free; `None` if it does not apply or has no prediction.

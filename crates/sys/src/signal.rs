@@ -113,14 +113,14 @@ pub fn stop_own_process() {
     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), own_thread(), libc::SIGTSTP) };
     if let Ok(mask_before) = mask() {
         // SIGTSTP is delivered once it is unblocked.
-        drop(set_mask(mask_before & !bit(libc::SIGTSTP)));
+        drop(set_mask(mask_before & !signal_bit(libc::SIGTSTP)));
         drop(set_mask(mask_before));
     }
 }
 
-/// The bit of `signal` in a mask.
-const fn bit(signal: i32) -> u64 {
-    1 << (signal - 1)
+/// The bit of `signal` in a set of signals (bit n-1 for signal n); 0 if there is no such signal.
+pub const fn signal_bit(signal: i32) -> u64 {
+    if signal >= 1 && signal <= 64 { 1 << (signal - 1) } else { 0 }
 }
 
 /// Blocks a terminal's stop signals (SIGTSTP by Ctrl-Z, SIGTTIN, SIGTTOU) in the calling thread,
@@ -136,7 +136,7 @@ impl StopSignalsBlocked {
     /// # Errors
     /// Returns the error of rt_sigprocmask(2).
     pub fn begin() -> io::Result<Self> {
-        let stop_signals = bit(libc::SIGTSTP) | bit(libc::SIGTTIN) | bit(libc::SIGTTOU);
+        let stop_signals = signal_bit(libc::SIGTSTP) | signal_bit(libc::SIGTTIN) | signal_bit(libc::SIGTTOU);
         Ok(Self { mask_before: block(stop_signals)? })
     }
 }

@@ -62,6 +62,16 @@ impl Resource {
         // SAFETY: `limit` is a live rlimit.
         crate::check(unsafe { libc::setrlimit(self.number(), &raw const limit) }.into()).map(drop)
     }
+
+    /// Raises the soft limit to the hard one; returns the previous limits.
+    ///
+    /// # Errors
+    /// Returns the error of getrlimit(2) or setrlimit(2).
+    pub fn raise(self) -> io::Result<Rlimit> {
+        let limits = self.get()?;
+        self.set(Rlimit { soft: limits.hard, ..limits })?;
+        Ok(limits)
+    }
 }
 
 /// The limit on core files at the start of this process, if it has been changed.

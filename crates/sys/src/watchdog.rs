@@ -169,7 +169,8 @@ fn watch(shared: *const Shared, parent: libc::pid_t, stat: libc::c_int) -> ! {
 /// Whether the thread whose `stat` is open as [`STAT_DESCRIPTOR`] is known to be stopped by a
 /// signal or by a tracer.
 fn is_stopped() -> bool {
-    // The number and the name, at most 15 bytes of up to four when escaped, and then the state.
+    // The number and the name come before the state. The name has at most 15 bytes, each of which
+    // takes up to four when escaped.
     let mut text = [0_u8; 256];
     // SAFETY: reads at most `text.len()` bytes into `text`.
     let read_bytes = unsafe { libc::pread(STAT_DESCRIPTOR, text.as_mut_ptr().cast(), text.len(), 0) };

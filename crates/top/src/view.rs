@@ -93,8 +93,8 @@ pub fn table_text(state: &State, columns: u16) -> String {
     let mut text = headline(state).trim().to_owned() + "\n";
     for line in std::iter::once(heading_line(state)).chain(state.rows.iter().map(|row| row_line(state, row)))
     {
-        let mut ends = (0..=line.len()).rev().filter(|&end| line.is_char_boundary(end));
-        let fitting_end = ends.find(|&end| width(&line[..end]) <= columns).unwrap_or(0);
+        let ends = line.char_indices().map(|(start, c)| start + c.len_utf8());
+        let fitting_end = ends.take_while(|&end| width(&line[..end]) <= columns).last().unwrap_or(0);
         text.push_str(line[..fitting_end].trim_end());
         text.push('\n');
     }

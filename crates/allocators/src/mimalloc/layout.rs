@@ -237,7 +237,8 @@ impl PageWords {
         self.capacity.checked_sub(self.used)
     }
 
-    /// The heap of its thread; 0 if none; no heap in 3.0 and 3.1.
+    /// The heap of its thread, or 0 if the page belongs to no thread. In 3.0 and 3.1 this word is
+    /// no pointer to a heap.
     pub fn thread_heap(&self) -> u64 {
         self.heaps[0]
     }

@@ -179,7 +179,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
 fn unread_heaps_caveat(unread_heaps: UnreadHeaps) -> Caveat {
     let UnreadHeaps { count, first_segment, resident_bytes } = unread_heaps;
     let text = format!(
-        "the process has {} than strandline reads: the memory of those counts as anonymous",
+        "the process has {} than strandline reads: the memory of the others counts as anonymous",
         counted(count as u64, "more mimalloc")
     );
     Caveat::new("mimalloc_left_out", format!("{first_segment:#x}"), resident_bytes, text)

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use strandline_process::group::find::Members;
 use strandline_process::procfs::Process;
 use strandline_process::smaps::Counts;
+use strandline_process::work::on_threads;
 
 use super::facts::GroupProcess;
 
@@ -153,11 +154,5 @@ fn read_shares(all: &mut [OpenProcess], deadline: Instant) {
         }
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
-    std::thread::scope(|scope| {
-        for _ in 1..threads {
-            // Without another thread, this one reads all.
-            let _ = std::thread::Builder::new().spawn_scoped(scope, work);
-        }
-        work();
-    });
+    on_threads(threads, work);
 }

@@ -24,7 +24,7 @@ use strandline_claims::units::{bytes, counted};
 use strandline_process::elf::Object;
 use strandline_process::error::Result;
 use strandline_process::host;
-use strandline_process::procfs::Process;
+use strandline_process::procfs::{self, Process};
 
 /// How to give memory back.
 #[derive(Clone, Copy, Default)]
@@ -455,7 +455,7 @@ fn make_calls(
                 // the calls before it is reported.
                 answer.reason = Some(reason);
                 let was_applied = done.report(answer);
-                if Process::open(pid).and_then(|process| process.stat()).is_ok_and(|stat| stat.is_alive()) {
+                if procfs::is_alive(pid) {
                     return was_applied;
                 }
                 answer.outcome = Outcome::Refused;

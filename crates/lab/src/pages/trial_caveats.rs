@@ -58,7 +58,7 @@ pub fn caveats(trial: &Trial) -> Vec<LabCaveat> {
         caveats.push(LabCaveat::new("few_runs", text));
     }
     caveats.extend(leftovers_caveat(trial.runs_with_leftovers));
-    caveats.extend(trial.cluster_caveats.iter().cloned());
+    caveats.extend(trial.lab_caveats.iter().cloned());
     let code = if trial.is_server { "server" } else { "not_sampled" };
     caveats.extend(notes(trial).into_iter().map(|text| LabCaveat::new(code, text)));
     caveats

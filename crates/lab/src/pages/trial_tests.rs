@@ -58,7 +58,7 @@ fn trial(tries: &[(&str, TryResult)]) -> Trial {
             .collect(),
         not_applicable: Vec::new(),
         runs_with_leftovers: 0,
-        cluster_caveats: Vec::new(),
+        lab_caveats: Vec::new(),
         nodes: Vec::new(),
     }
 }

@@ -16,8 +16,7 @@ use crate::cell::{Figures, Outcome};
 use crate::figures::US_PER_SECOND;
 
 /// Note on a run whose recording lacks processes.
-const UNSAMPLED_NOTE: &str =
-    "started too many processes at once to sample each: the largest may be one that was not sampled";
+const UNSAMPLED_NOTE: &str = "has processes that were not sampled: the largest may be one of them";
 
 /// Source of a settled figure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -17,10 +17,10 @@ use strandline_process::procfs::Process;
 
 use super::listening::is_open;
 use super::observation::{Observation, ServerLedger, Shares};
-use crate::cell::{End, Outcome, Subject, stderr_tail};
+use crate::cell::{End, Outcome, Subject};
 use crate::executor::{Executor, Job, StopReason};
 use crate::path_error::path_error;
-use crate::tail::last_lines;
+use crate::tail::{last_lines, stderr_tail};
 
 /// Number of lines of the server's standard error in a failure message.
 const TAIL_LINES: usize = 3;

@@ -228,7 +228,8 @@ impl TryResult {
         self.failure.is_none().then_some(point)
     }
 
-    /// Whether it is better in one of these: another try could be on the front only by chance.
+    /// Whether its settled memory or its time is smaller than without settings. A try that is
+    /// better in neither could be on the front only by chance.
     fn is_improvement(&self) -> bool {
         let is_less = |figure: &Figure| figure.ratio.is_some_and(|ratio| ratio.verdict() == Verdict::Less);
         is_less(&self.settled) || is_less(&self.wall)
@@ -511,8 +512,8 @@ pub struct Trial {
     /// Runs that left processes behind.
     pub runs_with_leftovers: u32,
     /// Caveats on the machines that ran it, and on processes that did not end.
-    pub cluster_caveats: Vec<LabCaveat>,
-    /// Kinds of machines that ran them.
+    pub lab_caveats: Vec<LabCaveat>,
+    /// Kinds of machines that ran it, if runs were made elsewhere.
     pub nodes: Vec<nodes::NodeKind>,
 }
 

@@ -65,7 +65,7 @@ fn runs_are_judged_beside_those_without_settings() {
             .collect(),
         not_applicable: Vec::new(),
         runs_with_leftovers: 0,
-        cluster_caveats: Vec::new(),
+        lab_caveats: Vec::new(),
         nodes: Vec::new(),
     };
     let statuses: Vec<Status> = (0..3).map(|index| trial.status(index)).collect();

@@ -29,7 +29,7 @@ const OFFSET_FPSTATE: usize = OFFSET_GENERAL + 184;
 const OFFSET_MASK: usize = OFFSET_GENERAL + 256;
 /// `UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS`: the kernel restores the stack segment as it is.
 const UC_FLAGS_WITHOUT_STATE: u64 = 6;
-/// The same and `UC_FP_XSTATE`, which are all flags: the frame has an extended state.
+/// All flags: the same and `UC_FP_XSTATE`, by which the frame has an extended state.
 pub(super) const UC_FLAGS: u64 = UC_FLAGS_WITHOUT_STATE | 1;
 /// Offset in the extended state of `struct _fpx_sw_bytes`: magic number, size with the second magic
 /// number, features, size without it.

@@ -54,8 +54,8 @@ fn extend(tracee: &Tracee<'_>, space: &AddressSpace, stack: &Stack, bytes: u64) 
     // The kernel would apply the tracer's limits. Old kernels populate locked memory.
     let is_locked = process.status().map_or(true, |status| status.locked_bytes != Some(0));
     let has_space_limit = budget::soft_limit(process, "Max address space").is_some();
-    let is_within = |limit: u64| mapping.end - low <= limit;
-    if is_locked || has_space_limit || !budget::soft_limit(process, "Max stack size").is_none_or(is_within) {
+    let exceeds = |limit: u64| mapping.end - low > limit;
+    if is_locked || has_space_limit || budget::soft_limit(process, "Max stack size").is_some_and(exceeds) {
         return false;
     }
     // A read through ptrace extends a stack on all kernels (mm/memory.c, __access_remote_vm), and

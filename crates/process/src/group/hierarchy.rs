@@ -44,6 +44,14 @@ impl Version {
             Self::Two => "memory.max",
         }
     }
+
+    /// The file with the number of processes killed for lack of memory.
+    pub fn kills_file(self) -> &'static str {
+        match self {
+            Self::One => "memory.oom_control",
+            Self::Two => "memory.events",
+        }
+    }
 }
 
 /// Maximum bytes read of a file of a group. memory.stat has some 5 KiB; cgroup.procs is read with a

@@ -210,7 +210,7 @@ fn why_not_counted(group: &Group) -> String {
 }
 
 /// The value of `key` in text of lines `key value`.
-pub(crate) fn value(text: &str, key: &str) -> Option<u64> {
+pub fn value(text: &str, key: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '))?;
     line.trim().parse().ok()
 }

@@ -22,7 +22,8 @@ use std::sync::OnceLock;
 pub use activity::{BlockedCall, ThreadActivity};
 pub use auxv::AuxiliaryVector;
 pub use stat::Stat;
-pub use status::{Status, UserIds, signal_bit};
+pub use status::{Status, UserIds};
+pub use strandline_sys::signal::signal_bit;
 
 use strandline_sys::capabilities::{CHECKPOINT_RESTORE, with_dac_capabilities};
 
@@ -268,6 +269,11 @@ impl Process {
         let settings = self.settings().unwrap_or_default();
         settings::joined(name, settings.get(name).map(String::as_str), value, separator)
     }
+}
+
+/// Whether a process exists and has neither ended nor begun to; false if its files cannot be read.
+pub fn is_alive(pid: i32) -> bool {
+    Process::open(pid).and_then(|process| process.stat()).is_ok_and(|stat| stat.is_alive())
 }
 
 /// The ids of all processes that /proc lists.

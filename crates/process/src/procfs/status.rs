@@ -5,11 +5,6 @@
 
 use super::{MAX_NAME_CHARACTERS, kib, number, printable};
 
-/// The bit of `signal` in a set of signals (bit n-1 for signal n); 0 if there is no such signal.
-pub const fn signal_bit(signal: i32) -> u64 {
-    if signal >= 1 && signal <= 64 { 1 << (signal - 1) } else { 0 }
-}
-
 /// The fields of /proc/PID/status. `None`: the kernel did not print it (a kernel thread, an old
 /// kernel).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use crate::ledgers::Ledgers;
 use crate::poller::Source;
 use crate::tree::ProcessEvents;
 
-use super::{BRIEF_LIFE_US, MAX_FULL_RATE_PROCESSES, MAX_ROUND, Session, StopReason};
+use super::{BRIEF_LIFE_US, MAX_ROUND, Session, StopReason};
 
 /// How long to wait for unfinished ledgers.
 const LAST_LEDGERS_TIMEOUT_US: u64 = 60_000_000;
@@ -41,7 +41,7 @@ impl Session<'_> {
         self.end_group(wait_status.and_then(ending_signal));
         let high_water_kib = self.end_root(stop_reason, wait_status, end_us);
         // Processes take turns; after the last instant none was due.
-        let turns = self.tree.pids().len().div_ceil(MAX_FULL_RATE_PROCESSES).max(1) as u64;
+        let turns = self.turns() as u64;
         let max_unsampled_us = BRIEF_LIFE_US.max(micros(self.options.interval).saturating_mul(2 * turns));
         let sampled_us = self.state.sampled_us;
         // Processes that continue running have samples that were not written yet.

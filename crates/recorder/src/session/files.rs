@@ -75,8 +75,8 @@ impl Session<'_> {
         self.forget(pid, now_us)
     }
 
-    /// Whether a process that was never opened exists: /proc hides it (hidepid), or the recorder
-    /// has no descriptor left.
+    /// Whether a process that was never opened exists. Its files cannot be opened then: /proc hides
+    /// it (hidepid), the recorder has no descriptor left, or it is a zombie.
     pub(super) fn is_refused(&self, pid: i32) -> bool {
         let is_unopened = self.tree.get(pid).is_some_and(|member| member.number.is_none());
         is_unopened && strandline_sys::signal::exists(pid)

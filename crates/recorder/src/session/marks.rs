@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use strandline_inspect::counted;
-use strandline_process::procfs::Process;
+use strandline_process::procfs::{Process, is_alive};
 use strandline_recording::{Mark, Moment, Record, Sample};
 
 use super::Session;
@@ -328,11 +328,6 @@ impl Session<'_> {
             self.add_caveat("marks_dropped", "marks", text);
         }
     }
-}
-
-/// Whether a process can still wait for an answer.
-fn is_alive(pid: i32) -> bool {
-    Process::open(pid).and_then(|process| process.stat()).is_ok_and(|stat| stat.is_alive())
 }
 
 /// The process that a mark is about: `reporter`, or its parent if `reporter` is `strandline mark`.

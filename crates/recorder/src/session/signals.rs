@@ -3,6 +3,7 @@
 
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use strandline_sys::signal::signal_bit;
 
 use super::Session;
 
@@ -40,10 +41,10 @@ pub(crate) fn take_over_signals() -> Result<TakenSignals, String> {
     let failed = |error: std::io::Error| format!("signals cannot be taken over: {error}");
     strandline_sys::spawn::set_recording_dispositions();
     let set: SigSet = SIGNALS.into_iter().collect();
-    let mask = SIGNALS.iter().fold(0u64, |mask, &signal| mask | 1 << (signal as i32 - 1));
+    let mask = SIGNALS.iter().fold(0, |mask, &signal| mask | signal_bit(signal as i32));
     let blocked_before = strandline_sys::signal::block(mask).map_err(failed)?;
     // What was blocked stays blocked, except the signal that ends a watch.
-    let wake_mask = 1u64 << (strandline_sys::signal::wake_signal() - 1);
+    let wake_mask = signal_bit(strandline_sys::signal::wake_signal());
     if blocked_before & wake_mask != 0 {
         strandline_sys::signal::replace_mask((blocked_before | mask) & !wake_mask).map_err(failed)?;
     }

@@ -374,7 +374,7 @@ mod tests {
 
     /// Start of [`State`].
     const START: u64 = 0x1000_0000;
-    /// Place of that length.
+    /// Place of the length of an array in [`State`].
     const LENGTH_AT: u64 = START + 48 * MAX_CANDIDATES as u64 + 8;
 
     /// Memory in which each word is its own address, but for an array's length.

@@ -30,7 +30,7 @@ const CHECKED_MODULES: u64 = 16;
 const BUILTINS: &str = "builtins";
 /// Texts up to this length are not listed: there are many, and each holds little.
 const SHORT_BYTES: u64 = 256;
-/// Built-in types whose instances hold little data or none.
+/// Built-in types whose instances hold little data, or no data.
 const TYPES_WITHOUT_DATA: [&[u8]; 21] = [
     b"function",
     b"builtin_function_or_method",

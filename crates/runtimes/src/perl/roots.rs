@@ -394,11 +394,7 @@ impl PadReader<'_> {
         if buffer.bytes <= LARGE_BYTES {
             return Some(());
         }
-        if self.findings.retained_buffers.len() >= MAX_RETAINED {
-            self.findings.left_out_entries += 1;
-            return None;
-        }
-        self.findings.retained_buffers.push(RetainedBuffer {
+        let retained = RetainedBuffer {
             head: address,
             pointer: buffer.pointer,
             bytes: buffer.bytes,
@@ -408,7 +404,9 @@ impl PadReader<'_> {
             pad: Some(pad.place),
             name: entry.name,
             is_valueless: buffer_kind != BufferKind::String || !head.has_value(),
-        });
+        };
+        self.findings.left_out_entries +=
+            u64::from(!push_within(&mut self.findings.retained_buffers, MAX_RETAINED, retained));
         Some(())
     }
 

@@ -66,7 +66,8 @@ pub struct DynamicSpace {
     pub bytes_allocated: u64,
     /// `bytes_consed_between_gcs`: bytes to allocate between two collections.
     pub consed_between_bytes: Option<u64>,
-    /// `auto_gc_trigger`: bytes in use from which on a collection starts; 0 for none.
+    /// `auto_gc_trigger`: bytes in use from which on a collection starts; 0 if only a call of `gc`
+    /// starts one.
     pub auto_trigger_bytes: Option<u64>,
     /// `gencgc_oldest_gen_to_gc`: the oldest generation that is collected.
     pub oldest_to_collect: Option<u64>,

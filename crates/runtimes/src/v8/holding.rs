@@ -17,6 +17,7 @@ use super::references::{FIRST_EPHEMERON, References};
 use super::shapes::{Content, Shapes, TableEntry};
 use super::slots;
 use crate::bits::Bitmap;
+use crate::push_within;
 use strandline_claims::runtime::{ObjectTypes, ReferenceHints, Variable};
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::word_at;
@@ -328,12 +329,8 @@ impl Collector<'_> {
 
     /// Adds a variable; notes if there is no room for it.
     fn add_variable(&mut self, variable: Variable) {
-        let variables = &mut self.holding.hints.variables;
-        if variables.len() < MAX_VARIABLES {
-            variables.push(variable);
-        } else {
-            self.holding.is_cut = true;
-        }
+        let is_added = push_within(&mut self.holding.hints.variables, MAX_VARIABLES, variable);
+        self.holding.is_cut |= !is_added;
     }
 
     /// Adds a variable with a name that no other one has.

@@ -10,7 +10,7 @@ use strandline_process::stacks::ThreadFacts;
 use strandline_synth::{Tally, V8_FIRST_CONTEXT, V8_TYPES, V8Image, fabricate_v8};
 
 use super::current::CurrentIsolate;
-use super::layout::{AreaPointer, LAYOUTS, PAGE_ALIGNMENT, SPACE_COMMITTED, SPACE_HEAP};
+use super::layout::{AreaPointer, PAGE_ALIGNMENT, SPACE_COMMITTED, SPACE_HEAP};
 use super::*;
 use crate::fabricated::{self, assert_sound, damage};
 
@@ -30,7 +30,13 @@ fn program_of(v8: &V8Image) -> Program {
     program
 }
 
-/// The same in a process in which other runtimes claimed `foreign_ranges`.
+/// The layout of a V8, and the address of its `Heap`.
+fn layout_and_heap(v8: &V8Image) -> (&'static Layout, u64) {
+    let layout = program_of(v8).layout().unwrap();
+    (layout, v8.state - layout.heap_state)
+}
+
+/// Like [`try_read_heap`], in a process in which other runtimes claimed `foreign_ranges`.
 fn try_read_beside(v8: &V8Image, absent: u64, foreign_ranges: &RangeSet) -> Option<Reading> {
     let program = program_of(v8);
     let is_busy = std::cell::Cell::new(false);
@@ -127,9 +133,7 @@ fn heap_is_not_read_during_a_collection() {
 fn inconsistent_spaces_are_not_read() {
     for seed in 0..20 {
         let v8 = fabricate_v8(seed);
-        let layout = LAYOUTS.iter().find(|layout| layout.version == v8.version[..2]);
-        let layout = layout.unwrap();
-        let heap = v8.state - layout.heap_state;
+        let (layout, heap) = layout_and_heap(&v8);
         let number = layout.spaces.iter().position(|name| *name == "old_space").unwrap() as u64;
         let space = v8.image.word(heap + layout.heap_spaces + 8 * number).unwrap();
         let first = v8.image.word(space + layout.first_page).unwrap();
@@ -181,8 +185,7 @@ fn unread_external_strings_are_unknown() {
     let mut tried = 0;
     for seed in 0..20 {
         let mut v8 = fabricate_v8(seed);
-        let layout = program_of(&v8).layout().unwrap();
-        let heap = v8.state - layout.heap_state;
+        let (layout, heap) = layout_and_heap(&v8);
         let vector = heap + layout.strings.table + layout.strings.vectors.last().unwrap();
         let (first, end) = (v8.image.word(vector).unwrap(), v8.image.word(vector + 8).unwrap());
         if first < end {
@@ -205,9 +208,9 @@ fn used_bytes_without_allocation_areas_are_unknown() {
     let mut tried = 0;
     for seed in 0..10 {
         let mut v8 = fabricate_v8(seed);
-        let layout = program_of(&v8).layout().unwrap();
+        let (layout, heap) = layout_and_heap(&v8);
         if let AreaPointer::InLocalHeap(offset) = layout.area_pointer {
-            v8.image.put_word(v8.state - layout.heap_state + offset, 8);
+            v8.image.put_word(heap + offset, 8);
             let reading = read_heap(&v8);
             assert!(reading.facts.read && reading.facts.used_bytes.is_none(), "{seed}");
             let spaces = reading.facts.own["spaces"].as_array().unwrap();
@@ -240,8 +243,8 @@ fn reused_large_page_with_stale_count_is_read() {
     let mut tried = 0;
     for seed in (0..40).map(|number| 4 + 5 * number) {
         let mut v8 = fabricate_v8(seed);
-        let layout = LAYOUTS.iter().find(|layout| layout.version == [14, 6]).unwrap();
-        let heap = v8.state - layout.heap_state;
+        let (layout, heap) = layout_and_heap(&v8);
+        assert_eq!(layout.version, [14, 6]);
         let number = layout.spaces.iter().position(|name| *name == "large_object_space").unwrap() as u64;
         let space = v8.image.word(heap + layout.heap_spaces + 8 * number).unwrap();
         let first = v8.image.word(space + layout.first_page).unwrap();
@@ -271,11 +274,9 @@ fn call_needs_matching_function_and_owning_thread() {
             code.extend([0x48, 0x8d, 0xbb]);
             code.extend(distance.to_le_bytes());
             let program = Program {
-                path: "/usr/bin/node".to_owned(),
-                version: Some(v8.version),
                 memory_pressure: code,
                 current_isolate: Some(CurrentIsolate::Offset(offset)),
-                ..Program::default()
+                ..program_of(&v8)
             };
             let owner = ThreadFacts { tid: 7, fs_base: CURRENT + 0x800, ..ThreadFacts::default() };
             let threads = [ThreadFacts { tid: 6, fs_base: 8, ..owner }, owner];

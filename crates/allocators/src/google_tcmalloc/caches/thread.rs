@@ -43,7 +43,7 @@ impl CacheReader<'_> {
             }
             seen_addresses.insert(at);
             let Some(bytes) = cache else {
-                // Mostly, its thread was stopped while it changed it.
+                // Mostly, the thread was stopped while it changed its cache.
                 self.caches.unread_count += 1;
                 continue;
             };

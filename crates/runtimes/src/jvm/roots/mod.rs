@@ -24,6 +24,7 @@ use super::heap::Heap;
 use super::shapes::OopFormat;
 use super::threads::{self, Thread};
 use super::view::View;
+use crate::push_within;
 
 /// Limit on certain roots.
 const MAX_CERTAIN: usize = 1 << 24;
@@ -99,22 +100,13 @@ impl PreciseRoots {
 
     /// Adds a part of a stack in which each word may be a reference.
     fn add_stack_part(&mut self, range: AddressRange) {
-        if self.stack_parts.len() < MAX_STACK_PARTS {
-            self.stack_parts.push(range);
-        } else {
-            self.is_full = true;
-        }
+        self.is_full |= !push_within(&mut self.stack_parts, MAX_STACK_PARTS, range);
     }
 
     /// Adds the value of a certain reference, if it points into the heap.
     fn add(&mut self, word: u64) {
-        if !self.reserved.contains(word) {
-            return;
-        }
-        if self.certain_references.len() < MAX_CERTAIN {
-            self.certain_references.push(word);
-        } else {
-            self.is_full = true;
+        if self.reserved.contains(word) {
+            self.is_full |= !push_within(&mut self.certain_references, MAX_CERTAIN, word);
         }
     }
 }
