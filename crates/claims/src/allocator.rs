@@ -245,6 +245,9 @@ pub struct Reading {
     /// By how much the payload of a block lies lower in the claimed ranges than the pointer that
     /// was returned for it: the walk of glibc counts from the start of the chunk.
     pub payload_offset_bytes: u64,
+    /// Addresses of words outside the claims that only look like references: the keys by which the
+    /// allocator searches, such as the start of the range that a part of its page map covers.
+    pub key_addresses: Vec<u64>,
     /// Blocks of the claimed ranges that finer readers refined.
     pub refined: Matches,
     /// The call that makes the allocator release memory.

@@ -2,5 +2,6 @@
 
 mod blocks;
 mod joined;
+mod large;
 mod names;
 mod rust;

@@ -3,11 +3,15 @@
 //! A thread's cache is in its static thread-local storage, below its FS base, and is recognised by
 //! its structure. In 5.3 a list links all caches of an arena, including explicit ones
 //! (`mallctl("tcache.create")`) and those of threads whose registers are unknown.
+//!
+//! Beside it is the thread's cache of page map lookups (`rtree_tsd.h`, `rtree_ctx_t`): pairs of the
+//! first address that a leaf covers and the leaf.
 
 use std::collections::HashSet;
 
 use super::layout::CacheLayout;
 use crate::blocks::CachedBlock;
+use crate::radix::Leaf;
 use crate::scan::read_words;
 use strandline_claims::allocator::Context;
 use strandline_process::memory::{half_word_at, word_at, words_in};
@@ -52,6 +56,9 @@ const MAX_WORDS_BETWEEN: usize = 40;
 const MIN_WORDS_BEFORE: usize = 3;
 /// Maximum words from a thread's arena to its small bins, with some slack.
 const MAX_WORDS_BEFORE: usize = 16;
+/// 5.0 to 5.2: bytes of `rtree_ctx_t`, which is before the arena: 16 pairs and 8 of a second level.
+/// In 5.3 it is after `tcache_slow_t`.
+const LOOKUPS_BYTES: u64 = 16 * (16 + 8);
 
 /// Contents of all caches.
 #[derive(Default)]
@@ -62,6 +69,8 @@ pub struct CacheContents {
     pub own_addresses: Vec<u64>,
     /// FS bases of the threads with a cache.
     pub fs_bases: Vec<u64>,
+    /// Addresses of the keys in threads' caches of lookups.
+    pub key_addresses: Vec<u64>,
     /// Number of invalid bins, and of lists that were not followed to their end.
     pub broken_lists: u64,
     /// The first address that was not read because the deadline had passed.
@@ -70,10 +79,11 @@ pub struct CacheContents {
     pub bytes_read: u64,
 }
 
-/// Reads all caches.
-pub fn find(context: &Context<'_>, layout: CacheLayout) -> CacheContents {
+/// Reads all caches. `leaves` are those of the page map.
+pub fn find(context: &Context<'_>, layout: CacheLayout, leaves: &[Leaf]) -> CacheContents {
     let mut reader = CacheReader {
         context,
+        leaves,
         caches: CacheContents::default(),
         seen_bins: HashSet::new(),
         last_distance: None,
@@ -97,6 +107,8 @@ pub fn find(context: &Context<'_>, layout: CacheLayout) -> CacheContents {
 
 struct CacheReader<'a> {
     context: &'a Context<'a>,
+    /// The leaves of the page map, in address order.
+    leaves: &'a [Leaf],
     caches: CacheContents,
     /// Addresses of the bins of caches already read.
     seen_bins: HashSet<u64>,
@@ -119,7 +131,19 @@ impl CacheReader<'_> {
             let part = storage.bytes.get_mut((run.start - start) as usize..(run.end - start) as usize)?;
             self.caches.bytes_read += self.context.memory.read_some(run.start, part) as u64;
         }
+        self.find_keys(&storage);
         Some(storage)
+    }
+
+    /// Finds the keys of lookups: words that a pointer to the leaf with that key follows.
+    fn find_keys(&mut self, storage: &Storage) {
+        let pairs = storage.bytes.windows(16).step_by(8).zip((storage.start..).step_by(8));
+        let keys = pairs.filter(|(pair, _)| {
+            let (Some(key), Some(leaf)) = (word_at(pair, 0), word_at(pair, 8)) else { return false };
+            let index = self.leaves.binary_search_by_key(&key, |leaf| leaf.covered_start);
+            index.is_ok_and(|index| self.leaves.get(index).is_some_and(|found| found.address == leaf))
+        });
+        self.caches.key_addresses.extend(keys.map(|(_, address)| address));
     }
 
     /// Reads the cache of a thread of 5.3. In builds with statistics, the descriptor in
@@ -185,7 +209,7 @@ impl CacheReader<'_> {
             return;
         }
         // Includes the words before the bins.
-        let distance = fs_base - start - offset as u64 + 8 * MAX_WORDS_BEFORE as u64;
+        let distance = fs_base - start - offset as u64 + 8 * MAX_WORDS_BEFORE as u64 + LOOKUPS_BYTES;
         self.last_distance = self.last_distance.max(Some(distance));
         self.caches.fs_bases.push(fs_base);
         let bins_end = offset + BIN_BYTES * bins.len();

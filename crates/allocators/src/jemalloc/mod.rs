@@ -120,7 +120,7 @@ fn read(context: &Context<'_>, page_map: &PageMap, taken: &RangeSet) -> Reading 
     let huge_pages = hpa::find(context, layout, &extents.all, &base_blocks, taken);
     extents.all.extend(huge_pages.extents());
     extents.all.sort_by_key(|extent| extent.start);
-    let caches = caches::find(context, layout.caches);
+    let caches = caches::find(context, layout.caches, &page_map.leaves);
     let Claimed { claims, mut counts } = claims::claim(context, layout, &extents.all, &caches);
     doubts.add(&counts.doubts);
     doubts.add(&huge_pages.doubts);
@@ -145,6 +145,7 @@ fn read(context: &Context<'_>, page_map: &PageMap, taken: &RangeSet) -> Reading 
     reading.claims.extend(metadata);
     reading.allocator = summary::facts(page_map, &counts, &base_blocks, doubts.is_empty());
     reading.refined = std::mem::take(&mut counts.matched);
+    reading.key_addresses = caches.key_addresses;
     reading.bytes_read =
         extents.walk.bytes_read + counts.bytes_read + caches.bytes_read + huge_pages.bytes_read;
     reading.caveats.extend(huge_pages_caveat(page_map, huge_pages.resident_bytes));

@@ -114,6 +114,11 @@ pub fn find(
         index: HashMap::new(),
         runtime_references: HashMap::new(),
         inner_targets,
+        key_addresses: frozen
+            .allocator_readings
+            .iter()
+            .flat_map(|heap| heap.key_addresses.iter().copied())
+            .collect(),
         unread_bytes: 0,
     };
     let names = thread_names(process, frozen);
@@ -159,6 +164,8 @@ struct Finder<'a> {
     runtime_references: HashMap<u32, RuntimeReferences>,
     /// Blocks that words of runtimes' objects point into without being references.
     inner_targets: Option<BlockSet>,
+    /// Addresses of words of allocators that are keys, not references.
+    key_addresses: HashSet<u64>,
     unread_bytes: u64,
 }
 
@@ -233,7 +240,9 @@ impl Finder<'_> {
         let read = each_word_until(memory, resident, self.deadline, &mut |address, word| {
             // Words in blocks are followed when the block is reached. Static data contains blocks
             // where musl's loader donated it to malloc.
-            if let Some(block) = self.blocks.find(word).filter(|_| self.blocks.find(address).is_none()) {
+            let is_reference =
+                || self.blocks.find(address).is_none() && !self.key_addresses.contains(&address);
+            if let Some(block) = self.blocks.find(word).filter(|_| is_reference()) {
                 is_full |= hits.len() >= max_hits || hits.try_reserve(1).is_err();
                 if !is_full {
                     hits.push(Hit { address, word, block });
