@@ -15,6 +15,7 @@ mod groups;
 mod ledgers;
 mod limits;
 mod marks;
+mod member;
 pub mod plan;
 mod poller;
 mod sampler;

@@ -26,11 +26,12 @@ use super::clock::{Clock, Grid, micros};
 use super::groups::GroupRecorder;
 use super::ledgers::Ledgers;
 use super::marks::Marks;
+use super::member::{Departed, Program};
 use super::plan::Plan;
 use super::poller::{Poller, Source};
 use super::sampler::Units;
 use super::sink::Sink;
-use super::tree::{self, Departed, ProcessEvents, Program, SEARCH_EVERY, Tree};
+use super::tree::{self, ProcessEvents, SEARCH_EVERY, Tree};
 use super::{Options, Progress};
 
 /// Interval at which samples are written to the file.
@@ -209,7 +210,7 @@ impl<'a> Session<'a> {
         session.write_header(parameters.environment, parameters.command, parameters.limits);
         let root_member = session.tree.add(root, None, 0);
         root_member.threads = parameters.root_threads;
-        root_member.is_watch_requested = parameters.is_root_watched;
+        root_member.watch.is_requested = parameters.is_root_watched;
         session.open(root);
         Ok(session)
     }
@@ -444,7 +445,7 @@ impl<'a> Session<'a> {
     /// Writes the last samples and the end of a process that is no longer followed.
     fn record_end(&mut self, departed: Departed, now_us: u64) {
         let Departed { pid, wait_status, mut member } = departed;
-        self.state.ledgers.watched_count -= usize::from(member.is_counted_as_watched);
+        self.state.ledgers.watched_count -= usize::from(member.watch.is_counted);
         self.state.max_high_water_kib = self.state.max_high_water_kib.max(member.best_high_water_kib());
         if pid == self.root {
             self.root_status = self.root_status.or(wait_status);

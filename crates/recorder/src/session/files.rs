@@ -5,8 +5,9 @@ use strandline_process::snapshot;
 use strandline_recording::{ProcessStart, Record};
 
 use super::Session;
+use crate::member::Program;
 use crate::sampler::Sampler;
-use crate::tree::{ProcessEvents, Program};
+use crate::tree::ProcessEvents;
 
 impl Session<'_> {
     /// Opens the files of a process and gives it its number; false if it is gone.

@@ -8,7 +8,7 @@ use strandline_recording::{Ledger, Moment, Record};
 use super::Session;
 use crate::clock::micros;
 use crate::ledgers::{LedgerResult, Request, WatchRequest};
-use crate::tree::Member;
+use crate::member::Member;
 use crate::watchable;
 
 /// Trees with more processes get no proportional set size at marks: the program would wait too
@@ -20,7 +20,7 @@ const MIN_WATCHED_AGE_US: u64 = 100_000;
 const MIN_WATCHED_KIB: u64 = 4 << 10;
 /// Maximum number of descendants whose end is watched for at one time.
 const MAX_WATCHED: usize = 64;
-/// A ledger at a peak requires an RSS above this percentage of [`Member::peak_kib`].
+/// A ledger at a peak requires an RSS above this percentage of `MemberLedgers::peak_kib`.
 const PEAK_GROWTH_PERCENT: u64 = 110;
 /// Minimum RSS of a peak that is worth a stop.
 const MIN_PEAK_KIB: u64 = 1 << 10;
@@ -104,7 +104,7 @@ impl Session<'_> {
             LedgerResult::NotWatched { process, reason } => {
                 let was_counted = self
                     .member_by_number(process)
-                    .is_some_and(|member| std::mem::take(&mut member.is_counted_as_watched));
+                    .is_some_and(|member| std::mem::take(&mut member.watch.is_counted));
                 self.state.ledgers.watched_count -= usize::from(was_counted);
                 let text = format!("no ledger at its end: {reason}");
                 self.add_caveat("not_watched", format!("process number {process}"), text);
@@ -140,8 +140,8 @@ impl Session<'_> {
     fn note_failed_peak(&mut self, request: &Request) -> bool {
         let member = self.tree.member_by_number(request.process).filter(|_| request.moment == Moment::Peak);
         let Some(member) = member else { return false };
-        member.peak_kib = member.peak_kib.max(member.rss_kib());
-        std::mem::replace(&mut member.has_failed_peak, true)
+        member.ledgers.peak_kib = member.ledgers.peak_kib.max(member.rss_kib());
+        std::mem::replace(&mut member.ledgers.has_failed_peak, true)
     }
 
     /// Updates the state after a requested ledger was taken (with its cost) or has failed.
@@ -156,14 +156,14 @@ impl Session<'_> {
             member.stopped_since_us = None;
         }
         if matches!(moment, Moment::Peak | Moment::Every) {
-            member.has_pending_ledger = false;
+            member.ledgers.has_pending = false;
             if let Some(LedgerCost { rss_kib, took_us }) = cost {
-                member.peak_kib = member.peak_kib.max(rss_kib);
+                member.ledgers.peak_kib = member.ledgers.peak_kib.max(rss_kib);
                 let after_rest = |factor: u64| now_us.saturating_add(factor.saturating_mul(took_us));
                 if moment == Moment::Peak {
                     self.state.ledgers.no_peak_before_us = after_rest(PEAK_REST_FACTOR);
                 }
-                member.no_regular_before_us = after_rest(REGULAR_REST_FACTOR);
+                member.ledgers.no_regular_before_us = after_rest(REGULAR_REST_FACTOR);
             }
         }
     }
@@ -186,7 +186,7 @@ impl Session<'_> {
         let Some(member) = self.tree.get_mut(pid) else { return false };
         let Some(process) = member.number else { return false };
         let is_old = now_us.saturating_sub(member.first_seen_us) >= MIN_WATCHED_AGE_US;
-        if member.is_watch_requested || !is_old || member.rss_kib() < MIN_WATCHED_KIB {
+        if member.watch.is_requested || !is_old || member.rss_kib() < MIN_WATCHED_KIB {
             return false;
         }
         if self.state.ledgers.watched_count >= MAX_WATCHED {
@@ -198,11 +198,11 @@ impl Session<'_> {
             }
             return false;
         }
-        member.is_watch_requested = true;
+        member.watch.is_requested = true;
         if let Some(obstacle) = watchable::obstacle(&executable_path(pid)) {
             self.add_caveat_not_watched(pid, obstacle);
         } else {
-            member.is_counted_as_watched = true;
+            member.watch.is_counted = true;
             let threads = Arc::clone(&member.threads);
             self.ledgers.watch(pid, WatchRequest { process, threads });
             self.state.ledgers.watched_count += 1;
@@ -218,10 +218,11 @@ impl Session<'_> {
         let Some(process) = member.number else { return };
         let rss_kib = member.rss_kib();
         let is_large = rss_kib >= MIN_PEAK_KIB && rss_kib >= tree_peak_kib / LARGE_SHARE_DIVISOR;
-        let has_grown = rss_kib.saturating_mul(100) > member.peak_kib.saturating_mul(PEAK_GROWTH_PERCENT);
-        let may_stop = !member.has_pending_ledger && now_us >= self.state.ledgers.no_peak_before_us;
+        let has_grown =
+            rss_kib.saturating_mul(100) > member.ledgers.peak_kib.saturating_mul(PEAK_GROWTH_PERCENT);
+        let may_stop = !member.ledgers.has_pending && now_us >= self.state.ledgers.no_peak_before_us;
         if is_large && has_grown && may_stop {
-            member.has_pending_ledger = true;
+            member.ledgers.has_pending = true;
             self.request_ledger(process, pid, Moment::Peak, None);
         }
     }
@@ -229,12 +230,12 @@ impl Session<'_> {
     /// Called when a process runs another program: stops watching it if a trace would change what
     /// the program does.
     pub(super) fn reconsider_watch(&mut self, pid: i32) {
-        let Some(member) = self.tree.get_mut(pid).filter(|member| member.is_watch_requested) else { return };
+        let Some(member) = self.tree.get_mut(pid).filter(|member| member.watch.is_requested) else { return };
         if self.plan.at_exits
             && let Some(obstacle) = watchable::obstacle(&executable_path(pid))
         {
             self.ledgers.unwatch(pid);
-            let was_counted = std::mem::take(&mut member.is_counted_as_watched);
+            let was_counted = std::mem::take(&mut member.watch.is_counted);
             self.state.ledgers.watched_count -= usize::from(was_counted);
             self.add_caveat_not_watched(pid, obstacle);
         }
@@ -259,9 +260,11 @@ impl Session<'_> {
     pub(super) fn request_ledgers_of_large_processes(&mut self, moment: Moment) {
         let min_kib = self.tree.rss_kib() / LARGE_SHARE_DIVISOR;
         let now_us = self.clock.now_us();
-        let must_rest = |member: &Member| moment == Moment::Every && now_us < member.no_regular_before_us;
-        let is_due =
-            |member: &Member| !member.has_pending_ledger && member.rss_kib() >= min_kib && !must_rest(member);
+        let must_rest =
+            |member: &Member| moment == Moment::Every && now_us < member.ledgers.no_regular_before_us;
+        let is_due = |member: &Member| {
+            !member.ledgers.has_pending && member.rss_kib() >= min_kib && !must_rest(member)
+        };
         let mut large: Vec<_> = self.tree.members().filter(|(_, member)| is_due(member)).collect();
         large.sort_by_key(|(_, member)| std::cmp::Reverse(member.rss_kib()));
         let numbers = large.into_iter().filter_map(|(pid, member)| Some((pid, member.number?)));
@@ -269,7 +272,7 @@ impl Session<'_> {
             if moment == Moment::Every
                 && let Some(member) = self.tree.get_mut(pid)
             {
-                member.has_pending_ledger = true;
+                member.ledgers.has_pending = true;
             }
             self.request_ledger(process, pid, moment, None);
         }
@@ -281,7 +284,7 @@ impl Session<'_> {
         if self.plan.at_exits
             && let Some(member) = self.tree.get_mut(self.root)
         {
-            member.is_watch_requested = true;
+            member.watch.is_requested = true;
             let threads = Arc::clone(&member.threads);
             self.ledgers.watch(self.root, WatchRequest { process: 0, threads });
         }
