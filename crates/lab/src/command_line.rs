@@ -34,8 +34,10 @@ impl CommandLine {
         Ok(Self { words, environment, runs_in_shell: false })
     }
 
-    /// Returns this command with the words of `case` appended, or inserted where `case` contains
-    /// `{}`.
+    /// This command with the words of `case` appended, or inserted where `case` contains `{}`.
+    ///
+    /// # Errors
+    /// One line: a quote in `case` does not end.
     pub fn with_case(&self, case: &str) -> Result<Self, String> {
         if self.runs_in_shell || needs_shell(case) {
             let command = match self.words.as_slice() {

@@ -51,12 +51,10 @@ pub struct OutputFiles {
     pub stderr: PathBuf,
 }
 
-/// Runs jobs.
+/// Runs jobs. A method fails with a [`StopReason`] if its job cannot be started, watched or ended.
 pub trait Executor: Send {
     /// Starts a job. Its output is stored below `folder`, which is created if there is any.
-    ///
-    /// # Errors
-    /// [`StopReason`]. A command that cannot be run is not an error: [`Executor::wait`] reports it.
+    /// A command that cannot be run is not an error: [`Executor::wait`] reports it.
     fn start(&mut self, subject: &Subject, folder: &Path) -> Result<Job, StopReason>;
 
     /// Waits for a job to end, at most `timeout`; `None` if it still runs. Each end is reported

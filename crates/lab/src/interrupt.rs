@@ -8,6 +8,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use strandline_sys::signal::signal_bit;
 
+/// The signals that end a lab.
 const SIGNALS: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
 
 /// Mask of the signals that were blocked before the first lab of this process (bit n-1 for signal
@@ -29,6 +30,9 @@ pub struct Interrupt {
 
 impl Interrupt {
     /// Blocks the signals in this thread and those it starts; call before any other thread starts.
+    ///
+    /// # Errors
+    /// One line, if the kernel refuses.
     pub fn new() -> Result<Self, String> {
         let failed = |error: std::io::Error| format!("signals cannot be taken over: {error}");
         // A parent may have ignored SIGCHLD; then ends of children are not reported.

@@ -87,6 +87,9 @@ struct Launcher {
 }
 
 /// Serves the requests on `socket` until it closes, then ends everything that was started.
+///
+/// # Errors
+/// The socket fails, or a request is malformed: everything that was started is ended then too.
 pub fn serve(socket: UnixStream) -> io::Result<()> {
     let bit = |signal: Signal| signal_bit(signal as i32);
     // Signals of the terminal are for strandline, which closes the socket to end the launcher.

@@ -98,6 +98,9 @@ impl LineBuffer {
     }
 
     /// The message of the next complete line; `None` if it has not arrived yet.
+    ///
+    /// # Errors
+    /// The line is no such message.
     pub fn next<T: for<'a> Deserialize<'a>>(&mut self) -> io::Result<Option<T>> {
         let Some(end) = memchr::memchr(b'\n', &self.unread) else { return Ok(None) };
         let message = serde_json::from_slice(self.unread.get(..end).unwrap_or_default());

@@ -54,7 +54,7 @@ pub enum RemoteEvent {
     },
 }
 
-/// Runs whole rounds.
+/// Runs whole rounds. A method fails with a [`StopReason`]: a signal, or why no round can be run.
 pub trait RemoteExecutor {
     /// Requests rounds of `subjects`; calls with the same subjects add rounds.
     fn request(&mut self, subjects: &[Subject], rounds: Vec<Round>) -> Result<(), StopReason>;

@@ -2,8 +2,8 @@
 //! is needed: the state comes from squeue while it knows the job, and from the files that tasks
 //! write.
 //!
-//! A program that does not answer is killed after a while, so that a scheduler that is down cannot
-//! block the lab.
+//! A program that does not answer is killed after [`PROGRAM_TIMEOUT`], so that a scheduler that is
+//! down cannot block the lab: its [`SchedulerError`] is [`SchedulerError::Unavailable`].
 
 use std::io::{self, Read};
 use std::process::{Command, Stdio};

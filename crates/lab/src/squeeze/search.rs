@@ -78,7 +78,8 @@ pub struct Tally {
     pub failed: u32,
 }
 
-/// A search under way: the runs so far and the results for each limit.
+/// A search under way: the runs so far and the results for each limit. A method that makes runs
+/// fails with the [`StopReason`] of a run that could not be made.
 pub struct Search<'a> {
     runner: &'a mut dyn LimitRunner,
     plan: &'a Plan,

@@ -27,7 +27,8 @@ const SYSTEM_LIBRARY_FOLDERS: &[&str] = &[
     "/lib",
 ];
 
-/// The first release of glibc with tunables for malloc.
+/// The first release of glibc that has tunables by default; 2.25 has them only if it was built with
+/// --enable-tunables (NEWS).
 const FIRST_GLIBC_WITH_TUNABLES: [u64; 2] = [2, 26];
 /// Word size of a program that is not known.
 const DEFAULT_BITS: u8 = 64;

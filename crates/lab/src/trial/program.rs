@@ -16,15 +16,16 @@ use object::read::{ReadCache, ReadRef};
 
 use crate::path_error::path_error;
 
-/// Maximum number of scripts in a row that the kernel follows (`fs/exec.c`, `exec_binprm`: "max
-/// loop depth" 5).
+/// Maximum number of scripts in a row that the kernel follows (`fs/exec.c`, `exec_binprm`: ELOOP
+/// at a `depth` above 5).
 const MAX_SCRIPTS: usize = 5;
 /// Maximum size of a table that is read.
 const MAX_TABLE_BYTES: u64 = 64 << 20;
 /// Maximum length of the name of a dynamic loader: the kernel starts no program with a longer one
 /// (`fs/binfmt_elf.c`, `load_elf_binary`: `PATH_MAX`).
 const MAX_LOADER_BYTES: u64 = 4096;
-/// Maximum length of the first line of a script, as in the kernel (`BINPRM_BUF_SIZE`).
+/// Maximum length of the first line of a script, as in the kernel since Linux 5.1
+/// (include/uapi/linux/binfmts.h, `BINPRM_BUF_SIZE`).
 const MAX_LINE_BYTES: usize = 256;
 /// Length of the start of an ELF file up to its class, and the index of the class (elf(5),
 /// `EI_CLASS`).
@@ -35,7 +36,7 @@ const CLASS_INDEX: usize = 4;
 const CAPABILITY_BYTES: usize = 64;
 /// Permission to execute, of the user, the group or others.
 const EXECUTABLE_BITS: u32 = 0o111;
-/// Folders that `execvp` searches without `PATH`.
+/// Folders that glibc's `execvp` searches without `PATH` (confstr(3), `_CS_PATH`).
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 /// Facts from the file of a program.

@@ -564,7 +564,7 @@ mod tests {
         series.push(0, 0, u64::MAX);
         series.push(u64::MAX, u64::MAX, u64::MAX);
         assert_ne!(series.settled(0), Settled::AtEnd);
-        // The maximum of dropped stretches is kept.
+        // The maximum of dropped periods is kept.
         let mut series = Series::default();
         for n in 0..2000 {
             let kib = if n == 700 { 900 * MIB } else { (n % 7) * 100 * MIB };
