@@ -106,6 +106,8 @@ struct State {
     searches_left: u64,
     /// Whether there is a caveat that events were lost.
     has_loss_caveat: bool,
+    /// Whether there is a caveat that children or threads could not be read.
+    has_unread_caveat: bool,
     /// Whether process events are being handled, which must not be entered again.
     is_handling_events: bool,
     /// How long the user stopped the recorder.
@@ -269,7 +271,8 @@ impl<'a> Session<'a> {
                 if let Some(group) = &mut self.group {
                     group.sample_if_due(now_us);
                 }
-                self.state.is_root_unsampled |= !self.tree.has(self.root) && tree::is_running(self.root);
+                let is_unsampled = !self.tree.has(self.root) && tree::is_running(self.root).unwrap_or(false);
+                self.state.is_root_unsampled |= is_unsampled;
             }
             self.run_due_tasks(now_us);
             if let Some(reason) = self.wait() {
@@ -329,6 +332,14 @@ impl<'a> Session<'a> {
             self.tree.search(now_us);
             self.tree.find_new_programs(now_us);
             self.state.next_search_us = now_us + micros(SEARCH_EVERY);
+        }
+        if !self.state.has_unread_caveat
+            && let Some(reason) = self.tree.unread()
+        {
+            let text =
+                format!("{reason}: child processes, or threads that outlive the main one, may not be seen");
+            self.state.has_unread_caveat = true;
+            self.add_caveat("polling", "processes", text);
         }
         // While processes start and end, events are read again at the next instant.
         let has_changed = !self.state.departed.is_empty() || self.tree.pids().len() != process_count;

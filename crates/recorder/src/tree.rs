@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use strandline_process::error::{Error, Result};
 use strandline_process::procfs::Process;
 use strandline_sys::connector::{Connector, Event};
 
@@ -102,6 +103,8 @@ pub struct Tree {
     next_program_check_us: u64,
     /// Number of calls of [`Tree::search`].
     search_count: usize,
+    /// See [`Tree::unread`].
+    unread: Option<String>,
 }
 
 impl Tree {
@@ -151,6 +154,11 @@ impl Tree {
         self.members.values_mut().find(|member| member.number == Some(number))
     }
 
+    /// Why children or threads of a process could not be read, the first time; `None` if all were.
+    pub fn unread(&self) -> Option<&str> {
+        self.unread.as_deref()
+    }
+
     /// The sum of all RSS, in KiB, without processes whose files are not open; shared pages count
     /// for each process.
     pub fn rss_kib(&self) -> u64 {
@@ -178,10 +186,14 @@ impl Tree {
                     }
                 }
                 // The kernel reports the end of the main thread; other threads may run on.
-                Some(Event::Exit { pid, .. }) if self.has(pid) && is_running(pid) => {}
-                Some(Event::Exit { pid, wait_status }) => {
-                    departed.extend(self.remove(pid, Some(wait_status)));
-                }
+                Some(Event::Exit { pid, wait_status }) if self.has(pid) => match is_running(pid) {
+                    Ok(true) => {}
+                    answer => {
+                        // Where that cannot be found out, mostly the process has ended.
+                        note_unread(answer.err().as_ref(), &mut self.unread);
+                        departed.extend(self.remove(pid, Some(wait_status)));
+                    }
+                },
                 Some(_) => {}
                 None => return Ok(()),
             }
@@ -215,7 +227,7 @@ impl Tree {
         // Children found here are searched as well.
         while let Some(&pid) = self.pids.get(index) {
             index += 1;
-            for child in children(pid, &choose_threads) {
+            for child in children(pid, &choose_threads, &mut self.unread) {
                 self.add(child, Some(pid), now_us);
             }
         }
@@ -246,30 +258,49 @@ fn threads_of_turn(tids: &[i32], turn: usize) -> Vec<i32> {
     oldest.iter().chain(others).copied().collect()
 }
 
+/// Keeps the first `error` of a file of /proc in `unread`, unless a process or thread has ended.
+fn note_unread(error: Option<&Error>, unread: &mut Option<String>) {
+    match error {
+        None | Some(Error::Ended { .. } | Error::NoSuchProcess { .. }) => {}
+        // The folder of a thread that has ended; lists that the kernel lacks have their own caveat.
+        Some(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+        Some(error) => {
+            unread.get_or_insert_with(|| error.to_string());
+        }
+    }
+}
+
 /// The children of those threads of a process that `choose_threads` returns, from
-/// /proc/PID/task/TID/children; without those of threads for which that file cannot be read.
-fn children(pid: i32, choose_threads: &impl Fn(&[i32]) -> Vec<i32>) -> Vec<i32> {
-    let Ok(process) = Process::open(pid) else { return Vec::new() };
-    let tids = process.tasks().unwrap_or_default();
-    let children_of_thread = |tid: i32| {
-        let path = format!("task/{tid}/children");
-        // A thread that has ended meanwhile has no children. A kernel without this file has its
-        // caveat; if no descriptor is left, a later search may find the children.
-        let text = process.read_text(&path, MAX_CHILDREN_BYTES).unwrap_or_default();
+/// /proc/PID/task/TID/children. The first reason why a list is missing or cut is kept in `unread`:
+/// a later search may find those children.
+fn children(pid: i32, choose_threads: &impl Fn(&[i32]) -> Vec<i32>, unread: &mut Option<String>) -> Vec<i32> {
+    let opened = Process::open(pid).and_then(|process| Ok((process.tasks()?, process)));
+    note_unread(opened.as_ref().err(), unread);
+    let Ok((tids, process)) = opened else { return Vec::new() };
+    let mut children = Vec::new();
+    for tid in choose_threads(&tids) {
+        let text = process.read_text(&format!("task/{tid}/children"), MAX_CHILDREN_BYTES);
+        note_unread(text.as_ref().err(), unread);
+        let text = text.unwrap_or_default();
+        if text.len() as u64 >= MAX_CHILDREN_BYTES {
+            unread.get_or_insert_with(|| format!("thread {tid} has more children than are read"));
+        }
         // Each id is followed by a space (fs/proc/array.c, children_seq_show), unless it is cut
         // off.
         let ids = text.rsplit_once(' ').map_or("", |(ids, _)| ids);
-        ids.split_ascii_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<i32>>()
-    };
-    choose_threads(&tids).into_iter().flat_map(children_of_thread).collect()
+        children.extend(ids.split_ascii_whitespace().filter_map(|id| id.parse::<i32>().ok()));
+    }
+    children
 }
 
 /// Whether a process whose main thread has ended is still running: it has other live threads,
-/// or one of them has replaced the program (execve) and is the main thread now. False if that
-/// cannot be found out (no descriptor left, hidepid, threads that change all the time): mostly
-/// the process has ended then.
-pub fn is_running(pid: i32) -> bool {
-    let Ok(process) = Process::open(pid) else { return false };
+/// or one of them has replaced the program (execve) and is the main thread now. False if its
+/// threads change all the time: mostly it has ended then.
+///
+/// # Errors
+/// It is gone, or /proc does not show its threads (no descriptor left, hidepid).
+pub fn is_running(pid: i32) -> Result<bool> {
+    let process = Process::open(pid)?;
     let is_thread_running = |tid: i32| match process.task_stat(tid) {
         // Another thread may have taken the main thread's place (execve).
         Ok(stat) if tid == pid => stat.is_alive(),
@@ -277,21 +308,23 @@ pub fn is_running(pid: i32) -> bool {
         Err(_) => false,
     };
     for _ in 0..MAX_LISTINGS {
-        let tids = process.tasks().unwrap_or_default();
+        let tids = process.tasks()?;
         if tids.iter().take(MAX_THREADS).any(|&tid| is_thread_running(tid)) {
-            return true;
+            return Ok(true);
         }
         // A thread that has disappeared may have taken the main thread's place.
         let has_changed = tids.iter().take(MAX_THREADS).any(|&tid| process.task_stat(tid).is_err());
         if !has_changed && process.lists_all(&tids) {
-            return false;
+            return Ok(false);
         }
     }
-    false
+    Ok(false)
 }
 
 #[cfg(test)]
 mod tests {
+    use nix::errno::Errno;
+
     use super::*;
 
     #[test]
@@ -299,6 +332,19 @@ mod tests {
         let polling = ProcessEvents::Polling("no connector".to_owned());
         assert!(polling.limitation(true).is_some_and(|text| text.contains("live for less than 10ms")));
         assert!(polling.limitation(false).is_some_and(|text| text.ends_with("no child process is seen")));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_noted_and_what_has_ended_is_not() {
+        let failed = |errno: Errno| Error::Io { pid: 1, what: "opening".into(), source: errno.into() };
+        let mut unread = None;
+        for error in [Error::Ended { pid: 1 }, Error::NoSuchProcess { pid: 1 }, failed(Errno::ENOENT)] {
+            note_unread(Some(&error), &mut unread);
+        }
+        assert_eq!(unread, None);
+        note_unread(Some(&failed(Errno::EMFILE)), &mut unread);
+        note_unread(Some(&failed(Errno::EIO)), &mut unread);
+        assert_eq!(unread, Some(failed(Errno::EMFILE).to_string()), "the first");
     }
 
     #[test]
