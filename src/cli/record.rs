@@ -2,10 +2,12 @@
 
 use std::cell::Cell;
 use std::io::{IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Serialize;
 use strandline_process::procfs::Process;
 
@@ -176,6 +178,14 @@ fn may_write() -> bool {
     !std::io::stderr().is_terminal() || strandline_sys::host::is_in_foreground()
 }
 
+/// Whether standard error takes a line now: a terminal stopped by Ctrl-S, or a full pipe, would
+/// block the recorder, its samples and the programs that wait at marks.
+fn can_write_now() -> bool {
+    let stderr = std::io::stderr();
+    let mut sources = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
+    poll(&mut sources, PollTimeout::ZERO).is_ok_and(|count| count > 0)
+}
+
 /// Prints on standard error what was recorded and the cost. `peak_period` follows the peak: the
 /// time that it covers, with a leading space, or nothing.
 fn print_summary(recorded: &Recorded, peak_period: &str) {
@@ -247,7 +257,7 @@ impl ProgressLine {
 
     fn update(&self, progress: &Progress) {
         // In the background a line would stop the whole job (stty tostop), or disturb a prompt.
-        if !self.is_shown || progress.elapsed < SHOW_AFTER || !may_write() {
+        if !self.is_shown || progress.elapsed < SHOW_AFTER || !may_write() || !can_write_now() {
             return;
         }
         let missed = percent(progress.missed, progress.samples + progress.missed);
