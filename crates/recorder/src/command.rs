@@ -30,7 +30,7 @@ use super::{Options, Recorded};
 /// of the recorder's end of the gate, so only this limit ends the wait if the recorder is killed.
 const GATE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Why a command was not started, or could not be recorded.
+/// Why a command was not started, or could not be recorded, in one line.
 #[derive(Debug)]
 pub enum NotStarted {
     /// There is no such command.
@@ -46,7 +46,7 @@ pub enum NotStarted {
 pub struct CommandSettings {
     /// Limits on its memory.
     pub limits: Limits,
-    /// Variables to set, or to remove, for it and not for the recorder.
+    /// Variables of it, and not of the recorder: name and value; without a value it is removed.
     pub environment: Vec<(String, Option<String>)>,
     /// Whether transparent huge pages are disabled for it.
     pub no_huge_pages: bool,

@@ -35,10 +35,11 @@ pub struct Request {
     pub pid: i32,
     /// Reason for the ledger.
     pub moment: Moment,
-    /// The mark's name.
+    /// The mark's name; `None` at other moments.
     pub mark: Option<String>,
-    /// Process ids of the tree, if it has several.
-    pub tree: Vec<i32>,
+    /// Process ids of the tree, for its proportional set size; empty if they are too many, or at
+    /// the end of a process.
+    pub tree_pids: Vec<i32>,
 }
 
 /// A requested watch.
@@ -399,7 +400,7 @@ pub(super) fn new_ledger(request: &Request, at_us: u64, explanation: Explanation
     let tree_pss_bytes = exit_watch::run_while_watching(|| {
         // Otherwise the recorder's memory would grow with each ledger.
         strandline_sys::own_memory::trim_heap();
-        tree_pss_bytes(&request.tree)
+        tree_pss_bytes(&request.tree_pids)
     });
     Ledger {
         process: request.process,

@@ -2,9 +2,8 @@
 //! all descendants, and writes samples, marks and ledgers to a recording. This crate must not judge
 //! what it records, print, or read a recording.
 //!
-//! One thread samples, receives process events, answers marks and writes (`session`); ledgers are
-//! taken on other threads (`ledgers`). Nothing here prints, and no failure while recording stops
-//! the command.
+//! One thread samples, receives process events, answers marks and writes (`session`); other threads
+//! take ledgers (`ledgers`). No failure while recording stops the command.
 
 #![forbid(unsafe_code)]
 
@@ -51,7 +50,7 @@ pub struct Options<'a> {
     pub plan: Plan,
     /// How to take ledgers, except at the end of a process, which is stopped anyway.
     pub ledger_settings: LedgerSettings,
-    /// Called with the progress a few times a second.
+    /// Called with the progress a few times a second. Must not block: samples and marks wait.
     pub progress: &'a dyn Fn(&Progress),
     /// Called with one line that the user must see at once.
     pub warn: &'a dyn Fn(&str),
@@ -60,9 +59,10 @@ pub struct Options<'a> {
 /// How to take ledgers of a running process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LedgerSettings {
-    /// How long the process may be stopped.
+    /// How long the process may be stopped; `None`: as long as reading takes, up to a limit that
+    /// depends on its size ([`strandline_inspect::explain::Options`]).
     pub max_stop: Option<Duration>,
-    /// Whether to read the process from a snapshot.
+    /// When to read the process from a snapshot.
     pub snapshot: SnapshotMode,
     /// How long to try to read the process without a stop. Ignored at a peak, which would be over
     /// by then.
@@ -103,7 +103,7 @@ pub struct Recorded {
     pub end: Ending,
     /// Progress at the end.
     pub progress: Progress,
-    /// Number of processes that were followed.
+    /// Number of processes that the recording has.
     pub processes: u32,
     /// The largest high-water mark of one process, in KiB; `None` if none was read.
     pub max_high_water_kib: Option<u64>,

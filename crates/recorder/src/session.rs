@@ -132,7 +132,7 @@ struct State {
     unsampled_processes: u64,
     /// High-water mark of the first process at its reported end.
     root_high_water_kib: Option<u64>,
-    /// See [`Recorded`].
+    /// See [`Recorded`](crate::Recorded).
     max_high_water_kib: Option<u64>,
     /// Whether the first process was found running after its reported end.
     is_root_unsampled: bool,

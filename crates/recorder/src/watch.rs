@@ -265,7 +265,7 @@ fn report_end(watch: &ExitWatch, request: &WatchRequest, shared: &Shared) {
         shared.send(LedgerResult::Final { process: request.process, sample, high_water_kib });
     }
     let ledger_request =
-        Request { process: request.process, pid, moment: Moment::Exit, mark: None, tree: Vec::new() };
+        Request { process: request.process, pid, moment: Moment::Exit, mark: None, tree_pids: Vec::new() };
     let result = without_panic(|| {
         let registers = watch.registers().map_err(|error| error.to_string())?;
         let other_threads = request.threads.load(Ordering::Relaxed).saturating_sub(1);
@@ -296,7 +296,7 @@ mod tests {
         let (_, taken_ledgers) = channel();
         let thread = std::thread::spawn(|| None);
         let watch = Watch { pid: 1, thread, tid: 1, orders, taken_ledgers };
-        let request = Request { process: 0, pid: 1, moment: Moment::Mark, mark: None, tree: Vec::new() };
+        let request = Request { process: 0, pid: 1, moment: Moment::Mark, mark: None, tree_pids: Vec::new() };
         watch.take_ledger(request).result
     }
 

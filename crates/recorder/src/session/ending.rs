@@ -40,24 +40,7 @@ impl Session<'_> {
         let wait_status = wait_status.or(self.root_status);
         self.end_group(wait_status.and_then(ending_signal));
         let high_water_kib = self.end_root(stop_reason, wait_status, end_us);
-        // Processes take turns; after the last instant none was due.
-        let turns = self.turns() as u64;
-        let max_unsampled_us = BRIEF_LIFE_US.max(micros(self.options.interval).saturating_mul(2 * turns));
-        let sampled_us = self.state.sampled_us;
-        // Processes that continue running have samples that were not written yet.
-        for &pid in &self.tree.pids().to_vec() {
-            let Some(mut departed) = self.tree.remove(pid, None) else { continue };
-            let high_water_kib = departed.member.best_high_water_kib();
-            self.state.max_high_water_kib = self.state.max_high_water_kib.max(high_water_kib);
-            match departed.member.number {
-                Some(process) => self.push_runs(process, &departed.member.take_runs()),
-                // A younger one was not due yet.
-                None if sampled_us.saturating_sub(departed.member.first_seen_us) > max_unsampled_us => {
-                    self.state.unsampled_processes += 1;
-                }
-                None => {}
-            }
-        }
+        self.write_living_processes();
         self.warn_unsampled();
         let end = Ending {
             at_us: end_us,
@@ -91,6 +74,27 @@ impl Session<'_> {
             progress,
             processes: self.state.next_number,
             max_high_water_kib: self.state.max_high_water_kib,
+        }
+    }
+
+    /// Writes the last samples of the processes that run on; counts those that were never sampled.
+    fn write_living_processes(&mut self) {
+        // Processes take turns; after the last instant none was due.
+        let turns = self.turns() as u64;
+        let max_unsampled_us = BRIEF_LIFE_US.max(micros(self.options.interval).saturating_mul(2 * turns));
+        let sampled_us = self.state.sampled_us;
+        for &pid in &self.tree.pids().to_vec() {
+            let Some(mut departed) = self.tree.remove(pid, None) else { continue };
+            let high_water_kib = departed.member.best_high_water_kib();
+            self.state.max_high_water_kib = self.state.max_high_water_kib.max(high_water_kib);
+            match departed.member.number {
+                Some(process) => self.push_runs(process, &departed.member.take_runs()),
+                // A younger one was not due yet.
+                None if sampled_us.saturating_sub(departed.member.first_seen_us) > max_unsampled_us => {
+                    self.state.unsampled_processes += 1;
+                }
+                None => {}
+            }
         }
     }
 

@@ -59,11 +59,12 @@ struct LedgerCost {
 }
 
 impl Session<'_> {
-    /// Requests a ledger; `process` is the process's number in the recording.
+    /// Requests a ledger of `pid`, which has the number `process` in the recording; `mark` is the
+    /// name of the mark, if it is taken at one.
     pub(super) fn request_ledger(&mut self, process: u32, pid: i32, moment: Moment, mark: Option<String>) {
         let pids = self.tree.pids();
-        let tree = if pids.len() <= MAX_PSS_PROCESSES { pids.to_vec() } else { Vec::new() };
-        self.ledgers.request(Request { process, pid, moment, mark, tree });
+        let tree_pids = if pids.len() <= MAX_PSS_PROCESSES { pids.to_vec() } else { Vec::new() };
+        self.ledgers.request(Request { process, pid, moment, mark, tree_pids });
     }
 
     /// Handles a result of the ledger threads.
