@@ -7,7 +7,7 @@ use super::atomic_file;
 use super::path_error::path_error;
 
 /// Folder with the staged files.
-static STAGED: OnceLock<PathBuf> = OnceLock::new();
+static STAGED_IN: OnceLock<PathBuf> = OnceLock::new();
 
 /// The running executable, valid even if its file was replaced or removed.
 pub fn executable_path() -> PathBuf {
@@ -31,7 +31,7 @@ pub fn stage(folder: &Path) -> Result<(), String> {
     }
     let mode = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(&path, mode).map_err(|error| path_error(&path, &error))?;
-    if *STAGED.get_or_init(|| folder.clone()) != folder {
+    if *STAGED_IN.get_or_init(|| folder.clone()) != folder {
         return Err(path_error(&folder, &"strandline is already staged in another folder"));
     }
     Ok(())
@@ -39,7 +39,7 @@ pub fn stage(folder: &Path) -> Result<(), String> {
 
 /// Folder with the staged files, if staged.
 pub fn staged_folder() -> Option<&'static Path> {
-    STAGED.get().map(PathBuf::as_path)
+    STAGED_IN.get().map(PathBuf::as_path)
 }
 
 /// The executable for other machines, if staged.

@@ -12,7 +12,7 @@ use super::figures::find_in_path;
 
 /// Identity of a file: a replaced or changed file differs in one of these.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct File {
+pub struct FileIdentity {
     path: PathBuf,
     bytes: u64,
     modified_ns: i64,
@@ -30,7 +30,7 @@ const NS_PER_SECOND: i64 = 1_000_000_000;
 /// The files named by `subjects`: programs, and every word of the commands, of shell text in them
 /// and of variables that is a file or contains one after `=` or between `:`. Files that a program
 /// opens by itself are unknown.
-pub fn files(subjects: &[Subject]) -> Vec<File> {
+pub fn files(subjects: &[Subject]) -> Vec<FileIdentity> {
     let mut words = BTreeSet::new();
     for subject in subjects {
         let values = subject.environment.iter().filter_map(|(_, value)| value.as_deref());
@@ -48,7 +48,7 @@ pub fn files(subjects: &[Subject]) -> Vec<File> {
             paths.extend(find_in_path(part));
         }
     }
-    paths.iter().filter_map(|path| File::of(path)).collect()
+    paths.iter().filter_map(|path| FileIdentity::of(path)).collect()
 }
 
 /// The parts of a word that may be file names.
@@ -78,7 +78,7 @@ impl Machine {
     /// Reads the identity of this machine and program.
     pub fn read() -> Self {
         let text = |path: &str| std::fs::read_to_string(path).ok();
-        let program = File::of(Path::new("/proc/self/exe"));
+        let program = FileIdentity::of(Path::new("/proc/self/exe"));
         Self {
             kernel_release: text("/proc/sys/kernel/osrelease"),
             boot_id: text("/proc/sys/kernel/random/boot_id"),
@@ -93,7 +93,7 @@ impl Machine {
     }
 }
 
-impl File {
+impl FileIdentity {
     /// The identity of the file at `path`; `None` if it is no regular file, or cannot be examined.
     fn of(path: &Path) -> Option<Self> {
         let metadata = path.metadata().ok().filter(std::fs::Metadata::is_file)?;

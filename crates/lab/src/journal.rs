@@ -41,17 +41,17 @@ const FOLDER_HASH_DIGITS: usize = 8;
 const LAB_HASH_DIGITS: usize = 16;
 
 /// Name of the file with the finished runs.
-const JOURNAL: &str = "journal.jsonl";
+const JOURNAL_FILE: &str = "journal.jsonl";
 /// Name of the file with verb and key of a lab.
-const LAB: &str = "lab.json";
+const LAB_FILE: &str = "lab.json";
 
 /// Subfolder of a lab for rounds that run elsewhere.
 pub const REMOTE_FOLDER: &str = "slurm";
 /// Subfolder staged before a lab is opened, with the files that other machines need.
-pub const STAGED: &str = "staged";
+pub const STAGED_FOLDER: &str = "staged";
 
 /// Name prefix of a `lab.json` while it is being written.
-const NEW_LAB: &str = ".lab.json.";
+const NEW_LAB_PREFIX: &str = ".lab.json.";
 
 /// Name prefix of the folder that the jobs of an executor write into; its number follows.
 const WORK_PREFIX: &str = "work-";
@@ -115,7 +115,7 @@ impl Journal {
         if options.is_fresh || lab.is_none_or(|lab| lab.key != key) {
             return 0;
         }
-        let runs = File::open(folder.join(JOURNAL)).and_then(|file| FinishedRuns::read(&file));
+        let runs = File::open(folder.join(JOURNAL_FILE)).and_then(|file| FinishedRuns::read(&file));
         runs.map_or(0, |runs| runs.outcomes.len())
     }
 
@@ -137,7 +137,7 @@ impl Journal {
             .mode(PRIVATE_MODE)
             .create(&folder)
             .map_err(|error| path_error(&folder, &error))?;
-        let path = folder.join(JOURNAL);
+        let path = folder.join(JOURNAL_FILE);
         // Rejects a foreign folder before anything is created in it.
         LabFile::read(&folder)?;
         let file = OpenOptions::new().read(true).append(true).create(true).open(&path);
@@ -224,7 +224,7 @@ impl Journal {
         let mut text = serde_json::to_vec(&line).map_err(|error| error.to_string())?;
         text.push(b'\n');
         let written = self.file.0.write_all(&text);
-        written.map_err(|error| path_error(&self.folder.join(JOURNAL), &error))?;
+        written.map_err(|error| path_error(&self.folder.join(JOURNAL_FILE), &error))?;
         self.outcomes.insert(RunKey { subject: line.subject, round }, line.outcome);
         Ok(())
     }
@@ -272,7 +272,7 @@ impl LabFile {
     /// # Errors
     /// One line: the folder holds something else, which is never touched.
     fn read(folder: &Path) -> Result<Option<Self>, String> {
-        let path = folder.join(LAB);
+        let path = folder.join(LAB_FILE);
         let advice = "it is not changed: repair or remove it, or give another --dir";
         match std::fs::read(&path) {
             Ok(text) => match serde_json::from_slice(&text) {
@@ -307,8 +307,8 @@ fn has_files(folder: &Path) -> std::io::Result<bool> {
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name();
-        let is_new = name.to_string_lossy().starts_with(NEW_LAB);
-        if name != STAGED && !is_new && (name != JOURNAL || entry.metadata()?.len() > 0) {
+        let is_new = name.to_string_lossy().starts_with(NEW_LAB_PREFIX);
+        if name != STAGED_FOLDER && !is_new && (name != JOURNAL_FILE || entry.metadata()?.len() > 0) {
             return Ok(true);
         }
     }
@@ -319,13 +319,13 @@ fn has_files(folder: &Path) -> std::io::Result<bool> {
 /// missing.
 fn write_lab(folder: &Path, verb: &str, key: &str) -> Result<(), String> {
     let write = || -> std::io::Result<()> {
-        let mut temporary = tempfile::Builder::new().prefix(NEW_LAB).tempfile_in(folder)?;
+        let mut temporary = tempfile::Builder::new().prefix(NEW_LAB_PREFIX).tempfile_in(folder)?;
         serde_json::to_writer_pretty(&mut temporary, &LabFile { lab: verb.to_owned(), key: key.to_owned() })?;
         temporary.as_file().sync_all()?;
-        temporary.persist(folder.join(LAB)).map_err(|error| error.error)?;
+        temporary.persist(folder.join(LAB_FILE)).map_err(|error| error.error)?;
         File::open(folder)?.sync_all()
     };
-    write().map_err(|error| path_error(&folder.join(LAB), &error))
+    write().map_err(|error| path_error(&folder.join(LAB_FILE), &error))
 }
 
 /// Hash that identifies a lab.
@@ -438,7 +438,7 @@ fn prepare_cache() -> Result<PathBuf, String> {
     }
     // An old lab whose age cannot be read stays.
     for entry in std::fs::read_dir(&cache).into_iter().flatten().flatten() {
-        let journal = entry.path().join(JOURNAL);
+        let journal = entry.path().join(JOURNAL_FILE);
         let age =
             journal.metadata().and_then(|metadata| metadata.modified()).ok().and_then(|at| at.elapsed().ok());
         if age.is_some_and(|age| age > MAX_IDLE_AGE) {

@@ -38,7 +38,7 @@ const GATE_TIMEOUT: Duration = Duration::from_secs(2);
 const READ_BYTES: usize = 16 << 10;
 
 #[derive(Debug)]
-struct Job {
+struct RunningJob {
     /// Its identifier in requests and events.
     number: u64,
     started_at: Instant,
@@ -79,7 +79,7 @@ struct Launcher {
     /// Whether jobs have counters.
     has_counters: bool,
     /// Running jobs by the process id of their first process.
-    jobs: BTreeMap<i32, Job>,
+    jobs: BTreeMap<i32, RunningJob>,
     /// Reported once the processes that they left have ended.
     ended_jobs: Vec<EndedJob>,
     /// Usage of reaped processes that were not the first of their job.
@@ -191,7 +191,10 @@ impl Launcher {
         match launch(start, self.signal_mask, self.has_counters) {
             Ok(LaunchedProcess { pid, counters }) => {
                 let group = start.group.clone();
-                self.jobs.insert(pid, Job { number: start.job, started_at, counters, deadline: None, group });
+                self.jobs.insert(
+                    pid,
+                    RunningJob { number: start.job, started_at, counters, deadline: None, group },
+                );
                 if start.reports_start {
                     self.send_event(&Event::Started { job: start.job, pid })?;
                 }

@@ -25,7 +25,7 @@ use super::interrupt::Interrupt;
 use super::path_error::path_error;
 use super::protocol::{Event, LineBuffer, Request, Start, encode_line};
 use super::sweep::{GRACE, own_children, sweep};
-use strandline_recorder::Group;
+use strandline_recorder::LimitedGroup;
 
 /// The hidden verb that runs strandline as a launcher.
 pub const LAUNCHER_VERB: &str = "lab-launcher";
@@ -82,7 +82,7 @@ struct LocalJob {
     /// Folder for its output after its end.
     output_folder: PathBuf,
     /// Control group with its memory limit, if it has one.
-    group: Option<Group>,
+    group: Option<LimitedGroup>,
     /// Process id of its first process, once reported.
     pid: Option<i32>,
     /// The event of its end, once received.
@@ -210,17 +210,17 @@ impl LocalExecutor {
             Event::Started { job, .. } | Event::NotStarted { job, .. } => *job,
             Event::Ended(ended) => ended.job,
         };
-        let Some(run) = self.jobs.get_mut(&job) else { return };
+        let Some(local_job) = self.jobs.get_mut(&job) else { return };
         match event {
-            Event::Started { pid, .. } => run.pid = Some(pid),
-            event => run.ended = Some(event),
+            Event::Started { pid, .. } => local_job.pid = Some(pid),
+            event => local_job.ended = Some(event),
         }
     }
 
     /// Frees the disk space of old output of a job that will not be kept, so that endless output
     /// does not fill the disk. A file that cannot be opened keeps its space until the job ends.
-    fn trim(&self, run: &LocalJob) {
-        let folder = self.slot_folder(run.slot);
+    fn trim(&self, local_job: &LocalJob) {
+        let folder = self.slot_folder(local_job.slot);
         for name in ["stdout", "stderr"] {
             let Ok(file) = File::options().write(true).open(folder.join(name)) else { continue };
             let Ok(metadata) = file.metadata() else { continue };
@@ -264,7 +264,7 @@ impl LocalExecutor {
         let is_recorded = matches!(subject.measure, Measure::Recording { .. });
         let group_bytes = subject.limits.memory_bytes.filter(|_| !is_recorded);
         let group = group_bytes
-            .map(Group::new)
+            .map(LimitedGroup::new)
             .transpose()
             .map_err(|refusal| StopReason::Failed(refusal.to_string()))?;
         self.last_job += 1;
@@ -276,12 +276,12 @@ impl LocalExecutor {
         let start = Start {
             job,
             subject: Subject { command, directory, stdin, ..settings },
-            group: group.as_ref().map(Group::procs),
+            group: group.as_ref().map(LimitedGroup::procs),
             stdout: slot_folder.join("stdout"),
             stderr: slot_folder.join("stderr"),
             reports_start: start_event == StartEvent::Requested,
         };
-        let run = LocalJob {
+        let local_job = LocalJob {
             subject: subject.clone(),
             slot,
             output_folder: folder.to_owned(),
@@ -289,36 +289,37 @@ impl LocalExecutor {
             pid: None,
             ended: None,
         };
-        self.jobs.insert(job, run);
+        self.jobs.insert(job, local_job);
         self.send_request(&Request::Start(Box::new(start)))?;
         Ok(job)
     }
 
-    fn finish(&mut self, run: LocalJob, event: Event) -> Result<Outcome, StopReason> {
-        let slot_folder = self.slot_folder(run.slot);
-        let kills = run.group.as_ref().and_then(Group::out_of_memory_kills);
-        let swap_problem = run.group.as_ref().and_then(|group| group.swap_problem.clone());
-        if let Some(group) = run.group {
+    fn finish(&mut self, local_job: LocalJob, event: Event) -> Result<Outcome, StopReason> {
+        let slot_folder = self.slot_folder(local_job.slot);
+        let kills = local_job.group.as_ref().and_then(LimitedGroup::out_of_memory_kills);
+        let swap_problem = local_job.group.as_ref().and_then(|group| group.swap_problem.clone());
+        if let Some(group) = local_job.group {
             remove_group(&group).map_err(StopReason::Failed)?;
         }
-        if let Some(is_taken) = self.slots.get_mut(run.slot) {
+        if let Some(is_taken) = self.slots.get_mut(local_job.slot) {
             *is_taken = false;
         }
         let mut outcome = match event {
             Event::NotStarted { why, is_command_fault: true, .. } => Outcome::not_started(why),
             Event::NotStarted { why, .. } => return Err(StopReason::Failed(why)),
-            Event::Ended(ended) => figures::outcome(&run.subject, &ended, &slot_folder),
+            Event::Ended(ended) => figures::outcome(&local_job.subject, &ended, &slot_folder),
             Event::Ready { .. } | Event::Started { .. } => {
                 Outcome::not_started("its end was not reported".to_owned())
             }
         };
         outcome.out_of_memory_kills = outcome.out_of_memory_kills.or(kills);
         outcome.swap_problem = outcome.swap_problem.or(swap_problem);
-        let keep =
-            |name: &str| keep_output(&slot_folder, &run.output_folder, name).map_err(StopReason::Failed);
+        let keep = |name: &str| {
+            keep_output(&slot_folder, &local_job.output_folder, name).map_err(StopReason::Failed)
+        };
         outcome.stdout = keep("stdout")?;
         outcome.stderr = keep("stderr")?;
-        outcome.recording = match &run.subject.measure {
+        outcome.recording = match &local_job.subject.measure {
             Measure::Recording { .. } => keep(figures::RECORDING)?,
             _ => None,
         };
@@ -339,11 +340,11 @@ impl Executor for LocalExecutor {
     fn wait(&mut self, job: Job, timeout: Option<Duration>) -> Result<Option<Outcome>, StopReason> {
         let deadline = timeout.map(|pause| Instant::now() + pause);
         loop {
-            let ended = self.jobs.get_mut(&job).and_then(|run| run.ended.take());
+            let ended = self.jobs.get_mut(&job).and_then(|local_job| local_job.ended.take());
             if let Some(event) = ended
-                && let Some(run) = self.jobs.remove(&job)
+                && let Some(local_job) = self.jobs.remove(&job)
             {
-                return self.finish(run, event).map(Some);
+                return self.finish(local_job, event).map(Some);
             }
             let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             match self
@@ -351,26 +352,31 @@ impl Executor for LocalExecutor {
             {
                 Some(event) => self.store_event(event),
                 None if remaining.is_some_and(|remaining| remaining <= TRIM_INTERVAL) => return Ok(None),
-                None => self.jobs.values().for_each(|run| self.trim(run)),
+                None => self.jobs.values().for_each(|local_job| self.trim(local_job)),
             }
         }
     }
 
     fn stop(&mut self, job: Job, grace: Duration) -> Result<(), StopReason> {
         // A recorder forwards the signal to the recorded command.
-        let is_recorded = |run: &LocalJob| matches!(run.subject.measure, Measure::Recording { .. });
+        let is_recorded =
+            |local_job: &LocalJob| matches!(local_job.subject.measure, Measure::Recording { .. });
         let is_whole_group = !self.jobs.get(&job).is_some_and(is_recorded);
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
         self.send_request(&Request::Stop { job, grace_ms, is_whole_group })
     }
 
     fn pid(&mut self, job: Job) -> Result<Option<i32>, StopReason> {
-        while self.jobs.get(&job).is_some_and(|run| run.pid.is_none() && run.ended.is_none()) {
+        while self
+            .jobs
+            .get(&job)
+            .is_some_and(|local_job| local_job.pid.is_none() && local_job.ended.is_none())
+        {
             if let Some(event) = self.next_event(None)? {
                 self.store_event(event);
             }
         }
-        Ok(self.jobs.get(&job).and_then(|run| run.pid))
+        Ok(self.jobs.get(&job).and_then(|local_job| local_job.pid))
     }
 
     fn output(&self, job: Job) -> Option<OutputFiles> {
@@ -389,7 +395,7 @@ impl Drop for LocalExecutor {
         // The launcher ends the jobs and exits.
         drop(self.socket.shutdown(std::net::Shutdown::Both));
         drop(reap(launcher));
-        for group in std::mem::take(&mut self.jobs).into_values().filter_map(|run| run.group) {
+        for group in std::mem::take(&mut self.jobs).into_values().filter_map(|local_job| local_job.group) {
             // A failure cannot be reported anymore.
             drop(remove_group(&group));
         }
@@ -397,7 +403,7 @@ impl Drop for LocalExecutor {
 }
 
 /// Removes the control group of a job whose processes have ended.
-fn remove_group(group: &Group) -> Result<(), String> {
+fn remove_group(group: &LimitedGroup) -> Result<(), String> {
     let begin = Instant::now();
     loop {
         match group.remove() {

@@ -13,7 +13,7 @@ use super::executable;
 use super::executor::{Executor, StopReason};
 use super::identity::{self, Machine};
 use super::interrupt::Interrupt;
-use super::journal::{Journal, JournalOptions, REMOTE_FOLDER, STAGED};
+use super::journal::{Journal, JournalOptions, REMOTE_FOLDER, STAGED_FOLDER};
 use super::local::LocalExecutor;
 use super::nodes::{self, NodeKind, kinds};
 use super::path_error::path_error;
@@ -60,7 +60,7 @@ impl LabOptions {
         match (&self.cluster, &self.folder) {
             (Some(_), Some(folder)) if executable::staged_folder().is_none() => {
                 let folder = std::path::absolute(folder).map_err(|error| path_error(folder, &error))?;
-                executable::stage(&folder.join(STAGED))
+                executable::stage(&folder.join(STAGED_FOLDER))
             }
             _ => Ok(()),
         }
@@ -79,7 +79,7 @@ impl LabOptions {
     fn identity<'a, T: Serialize>(
         &self,
         LabContent { description, subjects, .. }: LabContent<'a, T>,
-    ) -> LabIdentity<'a, T> {
+    ) -> RunIdentity<'a, T> {
         let machine = Machine::read();
         let mut variables: Vec<(OsString, OsString)> = std::env::vars_os().collect();
         variables.retain(|(name, _)| {
@@ -88,7 +88,7 @@ impl LabOptions {
             !(is_shell_variable(&name) || self.cluster.is_some() && name.starts_with("SLURM"))
         });
         variables.sort();
-        LabIdentity {
+        RunIdentity {
             description,
             subjects,
             files: identity::files(subjects),
@@ -117,10 +117,10 @@ impl LabOptions {
 
 /// Everything that identifies the runs of a lab; a change of any of it makes another lab.
 #[derive(Serialize)]
-struct LabIdentity<'a, T> {
+struct RunIdentity<'a, T> {
     description: &'a T,
     subjects: &'a [Subject],
-    files: Vec<identity::File>,
+    files: Vec<identity::FileIdentity>,
     machine: Machine,
     /// Working directory.
     folder: Option<PathBuf>,

@@ -18,7 +18,7 @@ use strandline_sys::spawn::{self, Resource, ResourceLimit, Setup};
 
 use super::clock::{Clock, micros};
 use super::ledgers::{Guard, Ledgers, WatchRequest};
-use super::limits::{Group, Limits, ResourceLimits};
+use super::limits::{LimitedGroup, Limits, ResourceLimits};
 use super::marks::{self, CommandEnd, Marks};
 use super::session::{self, Session, SessionParameters, TakenSignals};
 use super::sink::Sink;
@@ -134,7 +134,7 @@ fn record(
     mut session: Session<'_>,
     root: i32,
     started_at: Instant,
-    group: Option<Group>,
+    group: Option<LimitedGroup>,
     options: &Options<'_>,
 ) -> Result<RecordedCommand, NotStarted> {
     if let Some(problem) = group.as_ref().and_then(|group| group.swap_problem.as_ref()) {
@@ -165,7 +165,7 @@ fn command_usage(ended: &ReapedChild, started_at: Instant) -> CommandUsage {
 
 /// Removes the command's control group. Returns how many processes the kernel killed in it because
 /// its memory was full.
-fn remove_group(group: &Group, session: &mut Session<'_>, options: &Options<'_>) -> Option<u64> {
+fn remove_group(group: &LimitedGroup, session: &mut Session<'_>, options: &Options<'_>) -> Option<u64> {
     let kill_count = group.out_of_memory_kills();
     if let Err(text) = group.remove() {
         session.add_caveat("cgroup_left", "control group", text.clone());
@@ -181,7 +181,7 @@ struct PreparedLimits {
     /// The limits for the recording.
     limits: Vec<Limit>,
     /// The control group that limits resident memory.
-    group: Option<Group>,
+    group: Option<LimitedGroup>,
 }
 
 /// Prepares the limits of a command, with a control group if they have one on memory.
@@ -192,9 +192,9 @@ fn prepare_limits(requested: &Limits) -> Result<PreparedLimits, String> {
     let ResourceLimits { to_set: resources, recorded: mut limits } = requested.resources()?;
     let with_alternative =
         |refusal| format!("{refusal} (--limit-address-space and --limit-data need no privileges)");
-    let group = requested.memory_bytes.map(Group::new).transpose().map_err(with_alternative)?;
+    let group = requested.memory_bytes.map(LimitedGroup::new).transpose().map_err(with_alternative)?;
     limits.extend(group.as_ref().map(|group| group.limit.clone()));
-    let group_to_join = group.as_ref().map(Group::open_procs).transpose()?;
+    let group_to_join = group.as_ref().map(LimitedGroup::open_procs).transpose()?;
     Ok(PreparedLimits {
         setup: Setup { limits: resources, group_to_join, ..Setup::default() },
         limits,

@@ -33,7 +33,7 @@ use strandline_recording::Ending;
 
 pub use attach::record;
 pub use command::{CommandSettings, NotStarted, RecordedCommand, run};
-pub use limits::{Group, Limits, MOUNT_CONTROL_GROUPS, MemoryLimitRefusal, can_limit_memory};
+pub use limits::{LimitedGroup, Limits, MOUNT_CONTROL_GROUPS, MemoryLimitRefusal, can_limit_memory};
 pub use marks::VARIABLE as MARK_VARIABLE;
 pub use plan::Plan;
 pub use sink::default_path;

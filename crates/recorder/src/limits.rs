@@ -104,7 +104,7 @@ impl MemoryLimitRefusal {
 
 /// A control group with a limit on memory, for one command.
 #[derive(Debug)]
-pub struct Group {
+pub struct LimitedGroup {
     folder: PathBuf,
     version: Version,
     /// The limit as the kernel stored it.
@@ -113,7 +113,7 @@ pub struct Group {
     pub swap_problem: Option<String>,
 }
 
-impl Group {
+impl LimitedGroup {
     /// Creates a group with a limit of `bytes`.
     ///
     /// # Errors
@@ -200,7 +200,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for LimitedGroup {
     fn drop(&mut self) {
         // For a group that was not removed, or not set up completely.
         drop(fs::remove_dir(&self.folder));
@@ -227,9 +227,9 @@ fn limit_swap(folder: &Path, bytes: u64) -> Option<String> {
 /// and whether the group is gone, as a clause.
 ///
 /// # Errors
-/// Like [`Group::new`].
+/// Like [`LimitedGroup::new`].
 pub fn can_limit_memory(bytes: u64) -> Result<String, MemoryLimitRefusal> {
-    let group = Group::new(bytes)?;
+    let group = LimitedGroup::new(bytes)?;
     let by = &group.limit.by;
     let is_gone = fs::remove_dir(&group.folder).is_ok();
     Ok(if is_gone {

@@ -182,10 +182,12 @@ impl SharedFolder {
         self.folder().join(name)
     }
 
+    /// The file of a [`Plan`].
     pub fn plan_file(&self, plan: &str) -> PathBuf {
         self.below("plans").join(format!("{plan}.json"))
     }
 
+    /// The file of a [`JobArray`].
     pub fn array_file(&self, number: u32) -> PathBuf {
         self.below("arrays").join(format!("{number}.json"))
     }
@@ -195,15 +197,17 @@ impl SharedFolder {
         self.below("arrays").join(format!("{number}.job"))
     }
 
+    /// The file of a [`FinishedRound`].
     pub fn finished_file(&self, plan: &str, round: u32) -> PathBuf {
         self.below("rounds").join(format!("{plan}-{round}.json"))
     }
 
+    /// The file with the runs that a task has finished of a round.
     pub fn partial_file(&self, plan: &str, round: u32, task: Task) -> PathBuf {
         self.below("rounds").join(format!("{plan}-{round}.{task}.part"))
     }
 
-    /// The file with the reason why a task gave up.
+    /// The file of a [`TaskFailure`].
     pub fn failure_file(&self, plan: &str, round: u32, task: Task) -> PathBuf {
         self.below("rounds").join(format!("{plan}-{round}.{task}.failed"))
     }

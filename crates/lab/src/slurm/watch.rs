@@ -70,7 +70,7 @@ struct Silence {
 }
 
 /// A partial file of a round, as last seen.
-struct PartialRound {
+struct PartialProgress {
     file_bytes: u64,
     /// Number of its finished runs.
     runs: usize,
@@ -93,7 +93,7 @@ pub struct Watch {
     /// See `resubmit`.
     pub(super) resubmit_at: Instant,
     /// The partial files, by round.
-    partials: BTreeMap<u32, PartialRound>,
+    partials: BTreeMap<u32, PartialProgress>,
     /// Maximum number of tasks in an array, once queried.
     pub(super) max_tasks: Option<usize>,
     /// Since when no task runs and none finished.
@@ -228,7 +228,7 @@ impl Slurm {
                 let previous = self.watch.partials.get(&round);
                 if previous.is_none_or(|previous| previous.file_bytes != file_bytes) {
                     let runs = count_runs(&entry.path());
-                    self.watch.partials.insert(round, PartialRound { file_bytes, runs });
+                    self.watch.partials.insert(round, PartialProgress { file_bytes, runs });
                 }
             }
         }

@@ -158,7 +158,7 @@ pub fn version_numbers(version: &str) -> Option<Vec<u64>> {
 /// A file of candidates and libraries.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct CatalogueFile {
     #[serde(default)]
     library: BTreeMap<String, Spanned<Library>>,
     #[serde(default)]
@@ -202,7 +202,7 @@ impl Catalogue {
     /// One line with `name` and the faulty line.
     pub fn add(&mut self, text: &str, name: &str) -> Result<(), String> {
         let line_of = |offset: usize| text.get(..offset).map_or(1, |before| before.matches('\n').count() + 1);
-        let file: File = toml::from_str(text).map_err(|error| {
+        let file: CatalogueFile = toml::from_str(text).map_err(|error| {
             let offset = error.span().map_or(0, |span| span.start);
             format!("{name}:{}: {}", line_of(offset), error.message().replace('\n', " "))
         })?;
