@@ -86,7 +86,7 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<CommandResult> {
         seed,
         jobs: arguments.lab.jobs,
         no_counters_reason,
-        counted_by_cachegrind: uses_cachegrind,
+        uses_cachegrind,
         cachegrind_rounds: COUNTED_ROUNDS,
         shell_subjects: &matrix.shell_subjects,
         runs_with_leftovers,
@@ -251,7 +251,7 @@ fn build_matrix(arguments: &Compare) -> std::result::Result<Matrix, String> {
                 Measure::Recording {
                     interval: RECORDING_INTERVAL,
                     ledgers: "none".to_owned(),
-                    snapshot: false,
+                    uses_snapshot: false,
                 }
             } else {
                 Measure::Figures

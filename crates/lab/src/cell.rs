@@ -20,7 +20,7 @@ pub struct Subject {
     pub name: String,
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// Variables to set or to remove, relative to strandline's own environment.
+    /// Variables that differ from strandline's own environment; one without a value is removed.
     pub environment: Vec<(String, Option<String>)>,
     /// Working directory; `None`: strandline's own.
     pub directory: Option<PathBuf>,
@@ -55,7 +55,7 @@ pub enum Measure {
         ledgers: String,
         /// Whether ledgers are taken from a snapshot where that is safe.
         #[serde(rename = "photograph")]
-        snapshot: bool,
+        uses_snapshot: bool,
     },
 }
 

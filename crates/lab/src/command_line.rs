@@ -8,7 +8,7 @@ use strandline_process::shell::verbatim_word;
 pub struct CommandLine {
     /// The program and its arguments.
     pub words: Vec<String>,
-    /// Variables assigned before the command.
+    /// Variables assigned before the command; each has a value.
     pub environment: Vec<(String, Option<String>)>,
     /// Whether a shell runs it, because it uses shell syntax.
     pub runs_in_shell: bool,

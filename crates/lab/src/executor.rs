@@ -67,13 +67,13 @@ pub trait Executor: Send {
     /// Process id of the first process of a job, if it is known and on this machine.
     fn pid(&mut self, job: Job) -> Result<Option<i32>, StopReason>;
 
-    /// The growing output files of a job.
+    /// The growing output files of a job; `None` after its end.
     fn output(&self, job: Job) -> Option<OutputFiles>;
 
     /// Why this executor does not count instructions and cycles; `None` if it does.
     fn no_counters_reason(&self) -> Option<String>;
 
-    /// Runs whole rounds, if they run elsewhere; single jobs still run here.
+    /// What runs whole rounds on other machines, or `None`; single jobs run here in any case.
     fn remote(&mut self) -> Option<&mut dyn RemoteExecutor> {
         None
     }

@@ -40,7 +40,7 @@ pub fn command(subject: &Subject, folder: &Path) -> Result<Vec<String>, String> 
             let options = ["--tool=cachegrind", "--cache-sim=no", "--trace-children=yes", &output, "--"];
             ["valgrind", "--quiet"].iter().chain(&options).map(|&word| word.to_owned()).collect()
         }
-        Measure::Recording { interval, ledgers, snapshot } => {
+        Measure::Recording { interval, ledgers, uses_snapshot } => {
             let file = folder.join(RECORDING);
             // A killed recorder leaves its file, which must not be taken for that of the next run.
             // One that cannot be removed is replaced by the recorder, which fails if it cannot.
@@ -50,7 +50,7 @@ pub fn command(subject: &Subject, folder: &Path) -> Result<Vec<String>, String> 
             words.extend(["--interval".to_owned(), format!("{}ms", interval.as_millis().max(1))]);
             words.extend(["--progress", "never", "--ledger"].map(str::to_owned));
             words.push(ledgers.clone());
-            words.extend(snapshot.then(|| "--snapshot=try".to_owned()));
+            words.extend(uses_snapshot.then(|| "--snapshot=try".to_owned()));
             words.extend(recorder_options(subject));
             words.push("--".to_owned());
             words

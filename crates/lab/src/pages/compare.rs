@@ -44,7 +44,7 @@ pub struct CompareInput<'a> {
     /// Why the machine cannot count instructions; `None` if it can.
     pub no_counters_reason: Option<String>,
     /// Whether cachegrind counted them instead.
-    pub counted_by_cachegrind: bool,
+    pub uses_cachegrind: bool,
     /// Number of rounds counted by cachegrind.
     pub cachegrind_rounds: u32,
     /// Subjects run by a shell.
@@ -191,7 +191,7 @@ pub fn leftovers_caveat(runs: u32) -> Option<LabCaveat> {
 fn counting_caveats(input: &CompareInput<'_>) -> Vec<LabCaveat> {
     let mut caveats = Vec::new();
     if let Some(why) = &input.no_counters_reason {
-        caveats.push(if input.counted_by_cachegrind {
+        caveats.push(if input.uses_cachegrind {
             let runs = counted(u64::from(input.cachegrind_rounds), "more run");
             let text = format!(
                 "instructions are counted by valgrind's cachegrind, in {runs} of each command; cycles are not counted: {why}"

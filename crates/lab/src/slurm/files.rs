@@ -129,7 +129,7 @@ pub struct Run {
     pub subject: usize,
     /// Name of the subject.
     pub name: String,
-    /// The variables set for it.
+    /// The variables set for it, or removed where there is no value.
     pub settings: Vec<(String, Option<String>)>,
     /// The limits set for it.
     pub limits: Limits,

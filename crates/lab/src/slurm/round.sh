@@ -13,6 +13,6 @@ for name in $(env | sed -n 's/^\(SLURM[A-Z]*_[A-Za-z0-9_]*\)=.*/\1/p'); do
 done
 if [ ! -x "$program" ]; then
     echo "$program: not on $node: the lab's folder has to have the same path on all nodes" >&2
-    exit 72
+    exit 72 # EX_OSFILE of sysexits.h
 fi
 exec "$program" lab-round --folder "$folder" --array "$array" --task "$task" --node "$node" --restarts "$restarts"

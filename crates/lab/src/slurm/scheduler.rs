@@ -126,6 +126,7 @@ pub fn submit(submission: &Submission<'_>) -> Result<u64, SchedulerError> {
 /// States of those tasks of `jobs` that the scheduler knows. Gives up once `is_cancelled`.
 pub fn query_tasks(jobs: &[u64], is_cancelled: &dyn Fn() -> bool) -> Result<Vec<TaskStatus>, SchedulerError> {
     let list = jobs.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    // Job id and index in the array, state, nodes, reason: what `parse_status` reads.
     let words = ["-h", "-r", "-t", "all", "-o", "%F|%K|%T|%N|%r", "-j", &list].map(str::to_owned);
     match run_program("squeue", &words, is_cancelled) {
         Ok(output) => Ok(output.lines().filter_map(parse_status).collect()),

@@ -87,7 +87,8 @@ impl<'a> Runner<'a> {
 
     /// The first run, recorded to find the peak; `None` if it could not be recorded.
     fn recorded_run(&mut self) -> Result<Option<Outcome>, StopReason> {
-        let measure = Measure::Recording { interval: INTERVAL, ledgers: "none".to_owned(), snapshot: false };
+        let measure =
+            Measure::Recording { interval: INTERVAL, ledgers: "none".to_owned(), uses_snapshot: false };
         let subject = Subject { name: "watched".to_owned(), measure, ..self.subject.clone() };
         let outcome = self.outcome(&subject)?;
         Ok(Some(outcome).filter(|outcome| outcome.recording.is_some()))

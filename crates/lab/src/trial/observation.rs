@@ -465,7 +465,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(crate::figures::RECORDING);
         let measure =
-            Measure::Recording { interval: Duration::ZERO, ledgers: String::new(), snapshot: false };
+            Measure::Recording { interval: Duration::ZERO, ledgers: String::new(), uses_snapshot: false };
         let subject = Subject { measure, ..Subject::default() };
         let observed = |records: &[Record]| {
             let header = Header { schema: strandline_recording::SCHEMA.to_owned(), ..Header::default() };

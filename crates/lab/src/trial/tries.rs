@@ -97,7 +97,7 @@ impl TriedSetting {
 
 /// How batch commands are measured.
 pub fn batch_measure() -> Measure {
-    Measure::Recording { interval: SAMPLING_INTERVAL, ledgers: "exit".to_owned(), snapshot: false }
+    Measure::Recording { interval: SAMPLING_INTERVAL, ledgers: "exit".to_owned(), uses_snapshot: false }
 }
 
 /// The facts about the command from the observation of a run without settings.
