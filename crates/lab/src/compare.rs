@@ -127,8 +127,8 @@ pub struct MetricComparison {
 }
 
 impl MetricComparison {
-    /// Verdict on the ratio of `command` to the first; `unknown` for a difference below the
-    /// resolution.
+    /// Verdict on the ratio of `command` to the first; `unknown` if the accounting step hides the
+    /// difference.
     pub fn verdict(&self, command: usize) -> Verdict {
         match self.ratio_verdict(command) {
             Verdict::More | Verdict::Less if self.unresolved_step(command).is_some() => Verdict::Unknown,
@@ -136,14 +136,14 @@ impl MetricComparison {
         }
     }
 
-    /// Verdict on the ratio of `command` to the first, whatever the resolution.
+    /// Verdict on the ratio of `command` to the first, without regard to the accounting step.
     fn ratio_verdict(&self, command: usize) -> Verdict {
         self.ratios.get(command).copied().flatten().map_or(Verdict::Unknown, |ratio| ratio.verdict())
     }
 
-    /// The resolution of the kernel's accounting, if the median of `command` surely differs from
-    /// that of the first, but by no more, or if neither is larger than that. An interval that spans
-    /// 1 stands: it is of the noise of the runs, which may be far more than the resolution.
+    /// The accounting step, if it hides the difference of `command` from the first: their ratio
+    /// differs from 1 but their medians by one step at most, or neither median exceeds a step. An
+    /// interval that contains 1 stands: it shows the noise of the runs, which may be far larger.
     pub fn unresolved_step(&self, command: usize) -> Option<f64> {
         let median = |command: usize| Some(self.estimates.get(command)?.as_ref()?.median);
         let (first, other, step) = (median(0)?, median(command)?, self.accounting_step?);
@@ -499,8 +499,7 @@ mod tests {
         assert_eq!((far.verdict(1), far.unresolved_step(1)), (Verdict::More, None));
         let equal = compared(100.0 * tick, 100.0 * tick);
         assert_eq!((equal.verdict(1), equal.unresolved_step(1)), (Verdict::Same, None));
-        // The runs vary by far more than a tick: an interval that spans 1 says so, and no
-        // resolution is named.
+        // The runs vary by far more than a tick: an interval that contains 1 shows that.
         let noise =
             [90.0, 110.0, 92.0, 108.0, 94.0, 106.0, 96.0, 104.0, 98.0, 102.0].map(|ticks| ticks * tick);
         let mut other_noise = noise;

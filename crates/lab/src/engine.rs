@@ -307,5 +307,5 @@ impl<'a> Lab<'a> {
 
 /// The error of a lab in an impossible state: a thread that panicked, an index without a subject.
 pub(super) fn internal_error() -> StopReason {
-    StopReason::Failed("a part of the lab came to a sudden end; please report this".to_owned())
+    StopReason::Failed("an internal error stopped the lab; please report this".to_owned())
 }

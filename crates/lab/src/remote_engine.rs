@@ -8,7 +8,7 @@ use super::engine::{Lab, Progress, ScheduledRun};
 use super::executor::StopReason;
 use super::remote::{RemoteEvent, RemoteExecutor, Round, TaskCounts};
 
-/// If this many rounds are lost and none came back, the lab gives up.
+/// If this many rounds are lost and none gave a result, the lab gives up.
 const MAX_LOST_ROUNDS: u32 = 5;
 
 /// Runs the rounds of `lab` on `remote`.
@@ -43,7 +43,7 @@ struct RemoteLab<'a, 'l> {
     finished: BTreeMap<u32, Vec<SubjectRun>>,
     /// Number of lost rounds.
     lost_rounds: u32,
-    /// Whether any round came back.
+    /// Whether any round gave a result.
     has_results: bool,
     /// Reason of the first loss.
     first_loss: Option<String>,
@@ -147,6 +147,6 @@ impl RemoteLab<'_, '_> {
 
     fn all_rounds_lost(&self) -> StopReason {
         let reason = self.first_loss.as_deref().unwrap_or("no reason is known");
-        StopReason::Failed(format!("no round came back: {reason}"))
+        StopReason::Failed(format!("no round gave a result: {reason}"))
     }
 }

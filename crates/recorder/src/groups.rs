@@ -1,10 +1,9 @@
 //! Samples the control group of the recorded process, and notices when the kernel kills a process
 //! of it for lack of memory.
 //!
-//! The charge alone is read at every instant, the count of kills every 10 ms, and the rows every
-//! 100 ms and as soon as the charge has changed by a sixty-fourth of the limit or a process was
-//! killed: what a group held at a kill is known only from the last sample before. Only counters are
-//! read; nothing is stopped.
+//! The charge alone is read at every instant, the count of kills every 10 ms. The rows are read
+//! every 100 ms, and as soon as the charge has changed by a sixty-fourth of the limit or a process
+//! was killed: only the last sample before a kill shows what the group held. Nothing is stopped.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -38,7 +37,7 @@ const CHANGING_PAUSE_FACTOR: u64 = 20;
 const STEPS_PER_LIMIT: u64 = 64;
 /// Without a limit, a change of the charge by this calls for a sample.
 const UNLIMITED_STEP_BYTES: u64 = 4 << 20;
-/// Maximum number of groups in a recording, should the process be moved again and again.
+/// Maximum number of groups in a recording: a process may be moved again and again.
 const MAX_GROUPS: u32 = 16;
 /// The signal that the kernel kills with for lack of memory.
 const SIGKILL: i32 = 9;

@@ -226,7 +226,7 @@ fn counting_caveats(input: &CompareInput<'_>) -> Vec<LabCaveat> {
 fn round_caveats(input: &CompareInput<'_>) -> Vec<LabCaveat> {
     let mut caveats = Vec::new();
     if input.jobs > 1 {
-        let text = format!("{} runs at a time shared the machine: times mean little", input.jobs);
+        let text = format!("{} runs at a time shared the machine: times are unreliable", input.jobs);
         caveats.push(LabCaveat::new("runs_at_once", text));
     }
     if input.comparison.rounds < FEW_ROUNDS {
@@ -444,9 +444,9 @@ fn format_value(metric: Metric, value: f64) -> String {
     }
 }
 
-/// The interval of a ratio, unless the difference is below the resolution.
+/// The interval of a ratio, unless the accounting step hides the difference.
 fn interval(compared: &MetricComparison, command: usize) -> String {
-    // The cell of the ratio has the resolution: both must fit in 80 columns.
+    // The cell of the ratio has the accounting step: both must fit in 80 columns.
     if compared.unresolved_step(command).is_some() {
         return "below resolution".to_owned();
     }
@@ -469,7 +469,7 @@ fn format_ratio(ratio: f64) -> String {
     }
 }
 
-/// A ratio in the form of `text`, or the resolution if the difference is below it.
+/// A ratio in the form of `text`, or the accounting step if that hides the difference.
 fn ratio_cell(
     metric: Metric,
     compared: &MetricComparison,

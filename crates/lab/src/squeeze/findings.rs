@@ -143,7 +143,7 @@ pub fn squeeze(
             break;
         }
     }
-    // Also after the last attempt: a failure in its check is below the edge found now.
+    // Again after the last attempt: if its check failed, the edge is above that failure.
     search.find_upper_edge(guess)?;
     search.find_lower_edge()?;
     repeat_inversion(&mut search)?;

@@ -142,7 +142,7 @@ impl LimitRunner for Runner<'_> {
 }
 
 impl Runner<'_> {
-    /// Makes one run, with the first one recorded if that shows the peak.
+    /// Makes one run; the first one is recorded, if a recording shows the peak.
     fn run_once(&mut self, limit_bytes: Option<u64>) -> Result<LimitedRun, StopReason> {
         let name = limit_bytes.map_or_else(|| "no limit".to_owned(), |bytes| format!("{bytes} bytes"));
         let is_first = self.state.rounds.is_empty();

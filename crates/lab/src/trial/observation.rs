@@ -100,7 +100,7 @@ pub struct Observation {
     pub runtimes: Vec<MappedRuntime>,
     /// The release of glibc, if its malloc is mapped.
     pub glibc: Option<String>,
-    /// The bytes in transparent huge pages.
+    /// The bytes in transparent huge pages, of all processes of a server.
     pub huge_bytes: Option<u64>,
     /// Source of `settled_bytes`.
     pub settled_at: SettledSource,

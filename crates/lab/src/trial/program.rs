@@ -147,7 +147,7 @@ fn defines_malloc<'data, H: FileHeader, R: ReadRef<'data>>(
     endian: H::Endian,
     file_data: R,
 ) -> Option<bool> {
-    // Without a number, or with an extended one.
+    // There are no sections, or their number is extended (elf(5), `e_shnum`).
     if header.e_shnum(endian) == 0 {
         return None;
     }
