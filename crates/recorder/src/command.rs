@@ -90,7 +90,8 @@ pub fn run(
         Ledgers::start(clock, &environment, options.ledger_settings, Guard::None).map_err(io_failed)?;
     let root_threads = Arc::new(AtomicU64::new(1));
     let program = command.first().filter(|_| options.plan.at_exits);
-    let obstacle = program.and_then(|program| watchable::command_obstacle(Path::new(program)));
+    let obstacle =
+        program.and_then(|program| watchable::command_obstacle(Path::new(program), &settings.environment));
     let is_root_watched = options.plan.at_exits && obstacle.is_none();
     let request = WatchRequest { process: 0, threads: Arc::clone(&root_threads) };
     let watch = is_root_watched.then_some((&ledgers, request));

@@ -1,5 +1,6 @@
 //! Programs whose end must not be watched for, because a trace would change what they do.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -23,15 +24,20 @@ pub fn obstacle(program: &Path) -> Option<&'static str> {
     None
 }
 
-/// Like [`obstacle`], for a command: a bare name is looked up in PATH.
-pub fn command_obstacle(command: &Path) -> Option<&'static str> {
-    let preloaded = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+/// Like [`obstacle`], for a command that starts with these variables changed (`None`: removed). A
+/// bare name is looked up in its PATH.
+pub fn command_obstacle(command: &Path, changes: &[(String, Option<String>)]) -> Option<&'static str> {
+    let variable = |name: &str| match changes.iter().rev().find(|(changed, _)| changed == name) {
+        Some((_, value)) => value.as_ref().map(OsString::from),
+        None => std::env::var_os(name),
+    };
+    let preloaded = variable("LD_PRELOAD").unwrap_or_default();
     if names_sanitizer(&preloaded.to_string_lossy()) {
         return Some(
             "LD_PRELOAD makes it check for leaks at its end (LeakSanitizer), which fails under a trace",
         );
     }
-    find_program(command).and_then(|program| obstacle(&program))
+    find_program(command, variable("PATH").as_deref()).and_then(|program| obstacle(&program))
 }
 
 /// Whether a list of libraries, as LD_PRELOAD has it, has one with LeakSanitizer: `libasan.so.8`,
@@ -42,12 +48,11 @@ fn names_sanitizer(libraries: &str) -> bool {
 }
 
 /// The file of a command; not a pipe, which would block the search in it.
-fn find_program(command: &Path) -> Option<PathBuf> {
+fn find_program(command: &Path, search_path: Option<&OsStr>) -> Option<PathBuf> {
     if command.parent() != Some(Path::new("")) {
         return Some(command.to_owned()).filter(|path| path.is_file());
     }
-    let search_path = std::env::var_os("PATH")?;
-    std::env::split_paths(&search_path).map(|folder| folder.join(command)).find(|path| path.is_file())
+    std::env::split_paths(search_path?).map(|folder| folder.join(command)).find(|path| path.is_file())
 }
 
 /// Whether a program has LeakSanitizer. One that cannot be read counts as without.
@@ -70,7 +75,9 @@ mod tests {
         std::fs::write(&program, b"\x7fELF...\0libc.so.6\0").unwrap();
         assert_eq!(obstacle(&program), None);
         assert_eq!(obstacle(&folder.path().join("missing")), None);
-        assert_eq!(command_obstacle(Path::new("sh")), None);
+        assert_eq!(command_obstacle(Path::new("sh"), &[]), None);
+        let preloads = [("LD_PRELOAD".to_owned(), Some("libasan.so.8".to_owned()))];
+        assert!(command_obstacle(Path::new("sh"), &preloads).is_some());
         assert!(names_sanitizer("/usr/lib/liblsan.so.0") && names_sanitizer("libasan.so.8"));
         assert!(names_sanitizer("libc.so.6 /opt/libclang_rt.asan-x86_64.so:libm.so.6"));
         assert!(!names_sanitizer("libjemalloc.so.2") && !names_sanitizer("/opt/asan/libc.so:/lsan/libm.so"));
