@@ -161,8 +161,8 @@ impl SampledGroup {
 
 impl GroupRecorder {
     /// A recorder of the group at `folder`, or else of the group of process `root`. `None` if no
-    /// hierarchy counts memory, if the group is not below the mounted hierarchy (another
-    /// namespace), or if it is the hierarchy's root, which is the whole machine.
+    /// hierarchy counts memory, if the group cannot be opened or is not below the mounted hierarchy
+    /// (another namespace), or if it is the hierarchy's root, which is the whole machine.
     pub fn new(root: i32, folder: Option<&Path>) -> Option<Self> {
         let hierarchy = Hierarchy::of_this_machine().ok()?;
         let view = View::of(&hierarchy);

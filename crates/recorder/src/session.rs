@@ -34,6 +34,9 @@ use super::sink::Sink;
 use super::tree::{self, ProcessEvents, SEARCH_EVERY, Tree};
 use super::{Options, Progress};
 
+pub(super) use ending::ending_signal;
+pub(super) use signals::{TakenSignals, take_over_signals};
+
 /// Interval at which samples are written to the file.
 const FLUSH_EVERY: Duration = Duration::from_millis(500);
 /// Maximum time of one round of the loop, which empties the kernel's queue of events.
@@ -93,7 +96,7 @@ pub(super) struct Session<'a> {
     state: State,
 }
 
-/// Counters and deadlines.
+/// What is known of the recording so far, and what is due.
 #[derive(Default)]
 struct State {
     /// Number of the next process in the recording.
@@ -112,16 +115,7 @@ struct State {
     is_handling_events: bool,
     /// How long the user stopped the recorder.
     paused_us: u64,
-    /// When process events are next read.
-    next_events_us: u64,
-    /// When /proc is next searched for new processes, if the kernel does not report them.
-    next_search_us: u64,
-    /// When samples are next written to the file.
-    next_flush_us: u64,
-    /// When progress is next reported.
-    next_progress_us: u64,
-    /// When regular ledgers are next taken; 0 before the first interval began.
-    next_regular_ledgers_us: u64,
+    next: Deadlines,
     /// Processes whose end was noticed and not recorded yet.
     departed: Vec<Departed>,
     marks: marks::MarkState,
@@ -139,8 +133,20 @@ struct State {
     progress: Progress,
 }
 
-pub(super) use ending::ending_signal;
-pub(super) use signals::{TakenSignals, take_over_signals};
+/// When something is done next.
+#[derive(Default)]
+struct Deadlines {
+    /// Process events are read.
+    events_us: u64,
+    /// /proc is searched for new processes, if the kernel does not report them.
+    search_us: u64,
+    /// Samples are written to the file.
+    flush_us: u64,
+    /// Progress is reported.
+    progress_us: u64,
+    /// Regular ledgers are taken; 0 before the first interval began.
+    regular_ledgers_us: u64,
+}
 
 /// The parameters of a session: fields without a comment become those of [`Session`].
 pub(super) struct SessionParameters<'a> {
@@ -318,20 +324,20 @@ impl<'a> Session<'a> {
 
     /// Handles forks, execs and ends.
     fn handle_events(&mut self, now_us: u64) {
-        if now_us < self.state.next_events_us || self.state.is_handling_events {
+        if now_us < self.state.next.events_us || self.state.is_handling_events {
             return;
         }
         let process_count = self.tree.pids().len();
         self.read_events(now_us);
         let must_search = match self.process_events {
             ProcessEvents::Connector(_) => self.state.searches_left > 0,
-            ProcessEvents::Polling(_) => now_us >= self.state.next_search_us,
+            ProcessEvents::Polling(_) => now_us >= self.state.next.search_us,
         };
         if must_search {
             self.state.searches_left = self.state.searches_left.saturating_sub(1);
             self.tree.search(now_us);
             self.tree.find_new_programs(now_us);
-            self.state.next_search_us = now_us + micros(SEARCH_EVERY);
+            self.state.next.search_us = now_us + micros(SEARCH_EVERY);
         }
         if !self.state.has_unread_caveat
             && let Some(reason) = self.tree.unread()
@@ -344,7 +350,7 @@ impl<'a> Session<'a> {
         // While processes start and end, events are read again at the next instant.
         let has_changed = !self.state.departed.is_empty() || self.tree.pids().len() != process_count;
         let interval = if has_changed { Duration::ZERO } else { READ_EVENTS_EVERY };
-        self.state.next_events_us = now_us + micros(interval);
+        self.state.next.events_us = now_us + micros(interval);
         if !self.state.departed.is_empty() {
             // Their last figures and their marks were sent before they ended.
             self.state.is_handling_events = true;
@@ -492,15 +498,15 @@ impl<'a> Session<'a> {
     /// Does what is due: sends an answer, writes, requests regular ledgers, reports progress.
     fn run_due_tasks(&mut self, now_us: u64) {
         self.send_due_answer();
-        if now_us >= self.state.next_flush_us {
-            self.state.next_flush_us = now_us + micros(FLUSH_EVERY);
+        if now_us >= self.state.next.flush_us {
+            self.state.next.flush_us = now_us + micros(FLUSH_EVERY);
             self.flush();
         }
-        if self.plan.every.is_some() && now_us >= self.state.next_regular_ledgers_us {
+        if self.plan.every.is_some() && now_us >= self.state.next.regular_ledgers_us {
             self.request_regular_ledgers(now_us);
         }
-        if now_us >= self.state.next_progress_us {
-            self.state.next_progress_us = now_us + micros(PROGRESS_EVERY);
+        if now_us >= self.state.next.progress_us {
+            self.state.next.progress_us = now_us + micros(PROGRESS_EVERY);
             (self.options.progress)(&self.progress());
         }
     }

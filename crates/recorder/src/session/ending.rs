@@ -140,7 +140,7 @@ impl Session<'_> {
         let deadline_us = self.clock.now_us() + END_EVENT_WAIT_US;
         loop {
             let now_us = self.clock.now_us();
-            self.state.next_events_us = 0;
+            self.state.next.events_us = 0;
             self.handle_events(now_us);
             let is_report_pending =
                 matches!(self.process_events, ProcessEvents::Connector(_)) && self.tree.has(self.root);

@@ -250,8 +250,8 @@ impl Session<'_> {
     /// Requests ledgers of the large processes, at the interval of the plan.
     pub(super) fn request_regular_ledgers(&mut self, now_us: u64) {
         let Some(interval) = self.plan.every else { return };
-        let is_first_call = self.state.next_regular_ledgers_us == 0;
-        self.state.next_regular_ledgers_us = now_us + micros(interval);
+        let is_first_call = self.state.next.regular_ledgers_us == 0;
+        self.state.next.regular_ledgers_us = now_us + micros(interval);
         if !is_first_call {
             self.request_ledgers_of_large_processes(Moment::Every);
         }
