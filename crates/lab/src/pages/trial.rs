@@ -231,7 +231,7 @@ fn runner_up(trial: &Trial, best: &Tried) -> Option<String> {
         return None;
     }
     let saved = bytes(saved_bytes.round() as u64);
-    Some(format!("Only {saved} less leaves {}, in {time_factor:.2} times the time of that.", setting.id))
+    Some(format!("{} leaves only {saved} less, in {time_factor:.2} times the time.", setting.id))
 }
 
 /// Describes a time ratio: "as long, as far as is known", "1.90 times as long", "12 % less
@@ -300,11 +300,11 @@ fn results_section(trial: &Trial) -> Section {
         counted(trial.rounds as u64, "round")
     )];
     if trial.goal == Goal::TimeBounded {
-        paragraphs.push(
-            "Better are only settings that take at most 1.05 times as long in the median; the interval says how much \
-             longer it could be."
-                .to_owned(),
-        );
+        paragraphs.push(format!(
+            "Only settings that take at most {} times as long in the median count as better; the interval shows how much \
+             longer it could be.",
+            rank::MAX_TIME_RATIO
+        ));
     }
     let main_table = Table { caption: String::new(), columns, rows };
     let other_table =
