@@ -76,6 +76,7 @@ pub(super) struct Session<'a> {
     pub clock: Clock,
     pub sink: Sink,
     pub ledgers: Ledgers,
+    /// The socket of the command; `None` for a process that was attached to.
     pub marks: Option<Marks>,
     /// Process id of the first process: the command, or the process that was attached to.
     pub root: i32,
@@ -113,7 +114,7 @@ struct State {
     has_unread_caveat: bool,
     /// Whether process events are being handled, which must not be entered again.
     is_handling_events: bool,
-    /// How long the user stopped the recorder.
+    /// How long the user stopped the recorder, in total.
     paused_us: u64,
     next: Deadlines,
     /// Processes whose end was noticed and not recorded yet.
