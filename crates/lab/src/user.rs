@@ -1,4 +1,4 @@
-//! The user who started a lab: is shown messages and progress, and decides.
+//! The user who started a lab: sees messages and progress, and decides what happens to its jobs.
 
 use super::engine::Progress;
 use super::interrupt::Interrupt;
