@@ -12,6 +12,8 @@ const MAX_SEARCHED_BYTES: u64 = 64 << 20;
 /// LeakSanitizer traces its own process at exit, and fails if another process does. Programs that
 /// link it contain its name; others name the library.
 const SANITIZERS: [&[u8]; 3] = [b"LeakSanitizer", b"libasan.so", b"liblsan.so"];
+/// Folders that glibc's `execvp` searches without PATH (confstr(3), `_CS_PATH`).
+const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 /// Why `program` must not be watched; `None` if it can be.
 pub fn obstacle(program: &Path) -> Option<&'static str> {
@@ -52,7 +54,8 @@ fn find_program(command: &Path, search_path: Option<&OsStr>) -> Option<PathBuf> 
     if command.parent() != Some(Path::new("")) {
         return Some(command.to_owned()).filter(|path| path.is_file());
     }
-    std::env::split_paths(search_path?).map(|folder| folder.join(command)).find(|path| path.is_file())
+    let search_path = search_path.unwrap_or(OsStr::new(DEFAULT_PATH));
+    std::env::split_paths(search_path).map(|folder| folder.join(command)).find(|path| path.is_file())
 }
 
 /// Whether a program has LeakSanitizer. One that cannot be read counts as without.
@@ -78,6 +81,8 @@ mod tests {
         assert_eq!(command_obstacle(Path::new("sh"), &[]), None);
         let preloads = [("LD_PRELOAD".to_owned(), Some("libasan.so.8".to_owned()))];
         assert!(command_obstacle(Path::new("sh"), &preloads).is_some());
+        assert_eq!(find_program(Path::new("program"), Some(folder.path().as_os_str())), Some(program));
+        assert!(find_program(Path::new("sh"), None).is_some(), "without PATH");
         assert!(names_sanitizer("/usr/lib/liblsan.so.0") && names_sanitizer("libasan.so.8"));
         assert!(names_sanitizer("libc.so.6 /opt/libclang_rt.asan-x86_64.so:libm.so.6"));
         assert!(!names_sanitizer("libjemalloc.so.2") && !names_sanitizer("/opt/asan/libc.so:/lsan/libm.so"));
