@@ -51,7 +51,8 @@ pub struct OutputFiles {
     pub stderr: PathBuf,
 }
 
-/// Runs jobs. A method fails with a [`StopReason`] if its job cannot be started, watched or ended.
+/// Runs jobs. A method fails with a [`StopReason`]: a signal of the user, or why its job cannot be
+/// started, watched or ended.
 pub trait Executor: Send {
     /// Starts a job. Its output is stored below `folder`, which is created if there is any.
     /// A command that cannot be run is not an error: [`Executor::wait`] reports it.
