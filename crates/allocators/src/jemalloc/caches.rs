@@ -34,7 +34,7 @@ const BIN_BYTES: usize = 24;
 /// Offset in a bin of 5.3 of `low_bits_low_water`, `low_bits_full` and `low_bits_empty`, of 16 bits
 /// each; the pointer to the first item is at 0.
 const BIN_LOW_BITS: usize = 16;
-/// Maximum bins of a cache: `TCACHE_NBINS_MAX` of 5.3.
+/// Maximum bins of a cache: `TCACHE_NBINS_MAX` of 5.3.0; in 5.3.1 it is 41.
 const MAX_BINS: usize = 73;
 /// Maximum items of all caches together, in case some are damaged.
 const MAX_TOTAL_ITEMS: usize = 1 << 22;
@@ -159,7 +159,7 @@ impl CacheReader<'_> {
         if self.context.memory.read_word(descriptor + DESCRIPTOR_BINS) != Ok(own_bins) {
             // A build without statistics has no list of caches.
             if self.seen_bins.insert(own_bins) {
-                self.read_stacked_bins(own_bins);
+                self.read_stacked_bins(own_bins, slow);
             }
             return;
         }
@@ -176,15 +176,17 @@ impl CacheReader<'_> {
             if bins == 0 || !self.seen_bins.insert(bins) {
                 return;
             }
-            self.read_stacked_bins(bins);
+            self.read_stacked_bins(bins, descriptor.wrapping_sub(SLOW_DESCRIPTOR));
             descriptor = next;
         }
     }
 
-    /// Reads the bins of a 5.3 cache.
-    fn read_stacked_bins(&mut self, bins: u64) {
+    /// Reads the bins of a 5.3 cache, whose `tcache_slow_t` is at `slow`: right after the bins if the
+    /// cache is explicit.
+    fn read_stacked_bins(&mut self, bins: u64, slow: u64) {
         let mut bytes = [0; BIN_BYTES * MAX_BINS];
-        let read_length = self.context.memory.read_some(bins, &mut bytes);
+        let max_bytes = slow.checked_sub(bins).map_or(bytes.len(), |gap| bytes.len().min(gap as usize));
+        let read_length = self.context.memory.read_some(bins, &mut bytes[..max_bytes]);
         for (class, bin) in bytes[..read_length].as_chunks::<BIN_BYTES>().0.iter().enumerate() {
             let (Some(head), Some(low_bits)) = (word_at(bin, 0), word_at(bin, BIN_LOW_BITS)) else { break };
             let low_bits_empty = low_bits >> 32;
