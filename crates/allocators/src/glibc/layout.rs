@@ -119,7 +119,8 @@ pub struct ParametersLayout {
     /// `tcache_bins` (`tcache_small_bins` from 2.42 on); `tcache_max_bytes` and `tcache_count`
     /// follow it.
     pub tcache_bins: u64,
-    /// Whether large bins follow the 64 small ones in a thread cache (2.42 on).
+    /// Whether large bins follow the 64 small ones in a thread cache (2.42 on; `tcache::find` also
+    /// recognises them by themselves).
     pub has_large_tcache_bins: bool,
     /// Whether heaps of secondary arenas grow with `hp_pagesize` (2.35 to 2.41, arena.c,
     /// heap_max_size).
@@ -159,7 +160,7 @@ pub const PARAMETERS: [ParametersLayout; 4] = [
         heaps_scale_with_hp_pagesize: false,
         mmapped_bytes_drift: false,
     },
-    // 2.35 to 2.41.
+    // 2.35 to 2.41, and 2.42 as first released (2025-07-28), whose values look the same.
     ParametersLayout {
         thp_pagesize: Some(40),
         hp_pagesize: Some(48),
@@ -170,7 +171,7 @@ pub const PARAMETERS: [ParametersLayout; 4] = [
         heaps_scale_with_hp_pagesize: true,
         mmapped_bytes_drift: false,
     },
-    // 2.42.
+    // 2.42 since c491dabd of its branch (2025-08-11, "Fix MAX_TCACHE_SMALL_SIZE").
     ParametersLayout {
         thp_pagesize: Some(40),
         hp_pagesize: Some(48),

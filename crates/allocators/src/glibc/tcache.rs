@@ -35,13 +35,31 @@ struct Votes {
     all_caches: usize,
 }
 
-/// Finds the caches of the context's threads, until the deadline. `has_large_bins` is true for
-/// glibc 2.42 and later.
+/// Finds the caches of the context's threads, until the deadline. `has_large_bins` is true if the
+/// parameters are those of glibc 2.42 and later.
 pub fn find(context: &Context<'_>, ranges: &Ranges<'_>, has_large_bins: bool) -> Caches {
+    if has_large_bins {
+        return caches_of_layout(context, ranges, &layout::LARGE_THREAD_CACHE);
+    }
+    let caches = caches_of_layout(context, ranges, &layout::THREAD_CACHE);
+    if !caches.structures.is_empty() {
+        return caches;
+    }
+    // The first 2.42 has large bins with the parameters of 2.41. Empty caches alone would not show
+    // that: they are only zeros of the right length.
+    let large_caches = caches_of_layout(context, ranges, &layout::LARGE_THREAD_CACHE);
+    if large_caches.lists.is_empty() { caches } else { large_caches }
+}
+
+/// Finds the caches with this layout.
+fn caches_of_layout(
+    context: &Context<'_>,
+    ranges: &Ranges<'_>,
+    cache_layout: &layout::ThreadCacheLayout,
+) -> Caches {
     let memory = context.whole_memory;
-    let cache_layout = if has_large_bins { layout::LARGE_THREAD_CACHE } else { layout::THREAD_CACHE };
     let mut caches = Caches::default();
-    let Some(distance) = pointer_distance(context, ranges, &cache_layout) else { return caches };
+    let Some(distance) = pointer_distance(context, ranges, cache_layout) else { return caches };
     let mut seen_pointers = HashSet::new();
     for &fs_base in context.fs_bases {
         if context.deadline_passed() {
@@ -50,7 +68,7 @@ pub fn find(context: &Context<'_>, ranges: &Ranges<'_>, has_large_bins: bool) ->
         let Some(pointer) = fs_base.checked_sub(distance).and_then(|at| resident_word(context, at)) else {
             continue;
         };
-        let Some(lists) = structure_at(memory, ranges, pointer, &cache_layout) else { continue };
+        let Some(lists) = structure_at(memory, ranges, pointer, cache_layout) else { continue };
         if seen_pointers.insert(pointer) {
             caches.structures.push(pointer - layout::CHUNK_HEADER_BYTES);
             caches.lists.extend(lists);
@@ -154,6 +172,7 @@ fn structure_at(
 mod tests {
     use super::*;
     use strandline_claims::range::RangePages;
+    use strandline_process::map::AddressSpace;
     use strandline_process::range::AddressRange;
 
     const START: u64 = 0x5555_0000_0000;
@@ -174,6 +193,24 @@ mod tests {
             }
             buffer.len()
         }
+    }
+
+    #[test]
+    fn large_bins_are_recognised_without_their_parameters() {
+        let pages = RangePages::new(PAGE, [PAGE]);
+        let ranges = Ranges::new([(PAGE, &pages)].into_iter());
+        let cache_layout = layout::LARGE_THREAD_CACHE;
+        let mut page = Page([0; 512]);
+        page.0[CACHE - 1] = (cache_layout.bytes + layout::SIZE_WORD_BYTES) | layout::PREV_INUSE;
+        page.0[BLOCK - 1] = layout::MIN_CHUNK_BYTES | layout::PREV_INUSE;
+        page.0[CACHE + cache_layout.entries as usize / 8] = START + 8 * BLOCK as u64;
+        // The thread-local pointer to the cache.
+        page.0[511] = START + 8 * CACHE as u64;
+        let (space, _) = AddressSpace::parse(b"");
+        let all_resident = |range: AddressRange| vec![range];
+        let context = Context { fs_bases: &[PAGE.end], ..Context::of_image(&page, &space, &all_resident) };
+        let caches = find(&context, &ranges, false);
+        assert_eq!((caches.structures, caches.lists.len()), (vec![START], 1));
     }
 
     #[test]
