@@ -130,7 +130,8 @@ pub struct ParametersLayout {
 }
 
 /// Value of `trim_threshold`, `top_pad` and `mmap_threshold` until they are set or raised
-/// (malloc.c, DEFAULT_TRIM_THRESHOLD, DEFAULT_TOP_PAD, DEFAULT_MMAP_THRESHOLD_MIN, 2.26 to 2.43).
+/// (malloc.c, DEFAULT_TRIM_THRESHOLD and DEFAULT_MMAP_THRESHOLD_MIN; malloc-machine.h,
+/// DEFAULT_TOP_PAD; 2.26 to 2.43).
 pub const DEFAULT_THRESHOLD_BYTES: u64 = 128 << 10;
 
 /// Offsets common to all layouts of `malloc_par`.

@@ -12,9 +12,9 @@ use strandline_process::range::AddressRange;
 const MAX_DISTANCE_BYTES: u64 = 1 << 30;
 /// Default of `n_mmaps_max` (`DEFAULT_MMAP_MAX`).
 const DEFAULT_N_MMAPS_MAX: u32 = 65_536;
-/// Defaults of `tcache_count` (`TCACHE_FILL_COUNT`).
+/// Defaults of `tcache_count` (`TCACHE_FILL_COUNT`): up to 2.42, and in 2.43.
 const DEFAULT_TCACHE_COUNTS: [u64; 2] = [7, 16];
-/// Default of `arena_test`.
+/// Default of `arena_test` (`NARENAS_FROM_NCORES (1)`).
 const DEFAULT_ARENA_TEST: u64 = 8;
 
 /// The settings and counters of malloc, `mp_`. Bytes unless stated otherwise.

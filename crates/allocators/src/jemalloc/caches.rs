@@ -19,10 +19,9 @@ use strandline_process::pages::{PAGE_BYTES, USER_ADDRESS_END};
 
 /// Bytes searched below a thread's FS base.
 const MAX_STORAGE_BYTES: u64 = 64 << 10;
-/// Offset in a `tcache_slow_t` of 5.3 of its descriptor (`cache_bin_array_descriptor`), after the
-/// first link: two links, then the address of the bins.
+/// Offset in a `tcache_slow_t` of 5.3 of its descriptor (`cache_bin_array_descriptor`).
 const SLOW_DESCRIPTOR: u64 = 16;
-/// Offset of the bins in a descriptor.
+/// Offset in a descriptor of the address of the bins; the next and the previous descriptor precede.
 const DESCRIPTOR_BINS: u64 = 16;
 /// Offset in a `tcache_slow_t` of the arena.
 const SLOW_ARENA: usize = 40;
@@ -43,7 +42,8 @@ const MAX_CACHES: usize = 1 << 16;
 /// 5.0 to 5.2: minimum number of consecutive bins with adjacent stacks that are the small bins of a
 /// cache.
 const MIN_SMALL_BINS: usize = 30;
-/// Maximum bytes of a stack in 5.0 to 5.2: 512 pointers.
+/// Maximum bytes of a stack of 5.0 to 5.2 that is accepted: real ones have at most 200 pointers
+/// (`TCACHE_NSLOTS_SMALL_MAX`).
 const MAX_COUNTED_BYTES: u64 = 8 * 512;
 /// Offset in a bin of 5.0 to 5.2 of `ncached`, which follows `low_water`; both have 32 bits.
 const BIN_COUNT: usize = 4;
@@ -51,8 +51,8 @@ const BIN_COUNT: usize = 4;
 const BIN_AVAIL: usize = 16;
 /// Maximum words between the small bins and the large ones.
 const MAX_WORDS_BETWEEN: usize = 40;
-/// Minimum words from a thread's arena to its small bins: the arena, `arenas_tdata`, and a word of
-/// the cache.
+/// Minimum words from a thread's arena to its small bins: `arena`, `arenas_tdata`, and at least one
+/// word of the cache.
 const MIN_WORDS_BEFORE: usize = 3;
 /// Maximum words from a thread's arena to its small bins, with some slack.
 const MAX_WORDS_BEFORE: usize = 16;

@@ -214,8 +214,8 @@ pub const TRANSFER_USED_OFFSET: usize = TRANSFER_SLOTS_OFFSET + TRANSFER_SLOT_BY
 /// Bytes read of a central free list.
 pub const CENTRAL_BYTES: usize = TRANSFER_USED_OFFSET + 4;
 
-/// Bytes of a free list in a thread cache (`thread_cache.h`, `ThreadCache::FreeList`): `list_`,
-/// `length_`, and `size_`.
+/// Bytes of a free list in a thread cache (`thread_cache.h`, `ThreadCache::FreeList`), which begins
+/// with `list_`, its first object.
 pub const FREE_LIST_BYTES: usize = 32;
 /// Offset of `length_`.
 pub const FREE_LIST_LENGTH_OFFSET: usize = 8;
