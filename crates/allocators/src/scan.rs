@@ -24,8 +24,8 @@ impl<'a> DeadlineCheck<'a> {
         Self { context, steps: 0 }
     }
 
-    /// A check that lets the first steps pass even after the deadline: they suffice where nothing is
-    /// damaged.
+    /// A check that lets the first steps pass even after the deadline: they suffice where nothing
+    /// is damaged.
     pub fn after_first_steps(context: &'a Context<'a>) -> Self {
         Self { context, steps: 1 }
     }
@@ -67,7 +67,8 @@ pub fn within<T>(items: &[T], range: AddressRange, address: impl Fn(&T) -> u64) 
     items.get(from..to).unwrap_or_default()
 }
 
-/// Whether the page of `address` is resident. The kernel would bring in any other page that is read.
+/// Whether the page of `address` is resident. The kernel would bring in any other page that is
+/// read.
 pub fn is_resident(context: &Context<'_>, address: u64) -> bool {
     !context.resident_runs(AddressRange::sized(address, 1)).is_empty()
 }

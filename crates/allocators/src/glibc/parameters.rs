@@ -188,8 +188,8 @@ fn parameters_at(
     })
 }
 
-/// Maximum of `tcache_max_bytes` with 64 bins up to 2.41 (malloc.c, MAX_TCACHE_SIZE), and its default
-/// in 2.42 as first released (MAX_TCACHE_SMALL_SIZE).
+/// Maximum of `tcache_max_bytes` with 64 bins up to 2.41 (malloc.c, MAX_TCACHE_SIZE), and its
+/// default in 2.42 as first released (MAX_TCACHE_SMALL_SIZE).
 const MAX_SMALL_CACHED_BYTES: u64 = 1032;
 /// Maximum of `tcache_max_bytes` with large bins, from 2.42 on.
 const MAX_LARGE_CACHED_BYTES: u64 = (4 << 20) + 1;
@@ -205,8 +205,8 @@ fn are_cache_settings_consistent(
         word(parameters_layout.tcache_bins + 16),
     );
     let (Some(bins), Some(max_bytes), Some(count)) = fields else { return false };
-    // Up to 2.41 it is the largest request of the last bin (1032 with 64 bins); from 2.42 on one more
-    // than the largest chunk (1041), or up to 4 MiB with large bins.
+    // Up to 2.41 it is the largest request of the last bin (1032 with 64 bins); from 2.42 on one
+    // more than the largest chunk (1041), or up to 4 MiB with large bins.
     let is_size_valid = if parameters_layout.has_large_tcache_bins {
         (1..=MAX_LARGE_CACHED_BYTES).contains(&max_bytes) && max_bytes != MAX_SMALL_CACHED_BYTES
     } else {

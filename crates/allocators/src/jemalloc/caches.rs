@@ -181,8 +181,8 @@ impl CacheReader<'_> {
         }
     }
 
-    /// Reads the bins of a 5.3 cache, whose `tcache_slow_t` is at `slow`: right after the bins if the
-    /// cache is explicit.
+    /// Reads the bins of a 5.3 cache, whose `tcache_slow_t` is at `slow`: right after the bins if
+    /// the cache is explicit.
     fn read_stacked_bins(&mut self, bins: u64, slow: u64) {
         let mut bytes = [0; BIN_BYTES * MAX_BINS];
         let max_bytes = slow.checked_sub(bins).map_or(bytes.len(), |gap| bytes.len().min(gap as usize));

@@ -20,8 +20,9 @@ use strandline_process::range::AddressRange;
 const MAX_DATA_BYTES: u64 = 64 << 20;
 /// Maximum areas followed, each with a hundred groups; with more, the list counts as damaged.
 const MAX_AREAS: usize = 1 << 18;
-/// Fewer bytes than any group has: the smallest, which `donate` makes, have 80. As no more groups are
-/// kept than fit into the memory of the process, a hostile list cannot exhaust strandline's memory.
+/// Fewer bytes than any group has: the smallest, which `donate` makes, have 80. As no more groups
+/// are kept than fit into the memory of the process, a hostile list cannot exhaust strandline's
+/// memory.
 const MIN_GROUP_BYTES: u64 = 64;
 
 /// The state of one mallocng, with all its groups.

@@ -10,8 +10,8 @@ use strandline_process::range::AddressRange;
 
 use crate::radix::MapLayout;
 
-/// The page map (`pagemap.h`, `TCMalloc_PageMap2` of 48 bits less the page shift) for each page size
-/// that can be configured (`configure.ac`, `--with-tcmalloc-pagesize`), the default first
+/// The page map (`pagemap.h`, `TCMalloc_PageMap2` of 48 bits less the page shift) for each page
+/// size that can be configured (`configure.ac`, `--with-tcmalloc-pagesize`), the default first
 /// (`common.h`, `kPageShift`). Leaves are aligned as by the system allocator.
 pub static MAPS: [MapLayout; 7] = [map(13), map(12), map(15), map(16), map(14), map(18), map(17)];
 
