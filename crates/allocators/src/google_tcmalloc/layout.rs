@@ -478,7 +478,7 @@ pub struct LeafParts {
 /// Mask of the span's address in the word of a page.
 pub const SPAN_BITS: u64 = (1 << 48) - 1;
 
-/// Minimum static data that can hold a root and transfer caches.
+/// Static data with a root and transfer caches has more bytes.
 pub const MIN_DATA_BYTES: u64 = 128 << 10;
 
 /// Bytes of a node of a map of free huge pages (`huge_address_map.h`, `HugeAddressMap::Node`):
