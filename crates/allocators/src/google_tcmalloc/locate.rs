@@ -186,8 +186,8 @@ struct Finder<'a> {
 }
 
 impl Finder<'_> {
-    /// Returns the index of the root entry that points to `node`; `None` if it is not a node, or has
-    /// no leaf that shows its own number.
+    /// Returns the index of the root entry that points to `node`; `None` if it is not a node, or
+    /// has no leaf that shows its own number.
     fn root_index_of_node(&mut self, node: u64, map_layout: PageMapLayout) -> Option<u64> {
         let range = AddressRange::sized(node, 8 * map_layout.node_entries());
         if !is_private_memory(self.context, range) {
