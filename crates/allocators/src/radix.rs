@@ -43,8 +43,8 @@ pub struct MapLayout {
     pub used_root_bytes: u64,
     /// Alignment of leaves.
     pub leaf_alignment: u64,
-    /// Mask of the pointer in a leaf entry. If these bits are 0, nothing has that page, whatever
-    /// the other bits still hold.
+    /// Mask of the pointer in a leaf entry. If these bits are 0, nothing has that page, even if
+    /// other bits are set.
     pub pointer_mask: u64,
 }
 

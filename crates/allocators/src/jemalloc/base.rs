@@ -1,5 +1,5 @@
 //! jemalloc's own structures: the blocks of its base allocator, which hold extents, leaves of the
-//! map, arenas etc.
+//! map, arenas and others.
 //!
 //! Each block is a mapping of 2 MiB or a multiple, aligned to 2 MiB. It begins with its size, a
 //! pointer to the next block, and an extent that covers its unused end (`struct base_block_s` in

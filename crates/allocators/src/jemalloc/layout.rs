@@ -28,8 +28,8 @@ pub const PAGE_MAP_LAYOUT: MapLayout = MapLayout {
     pointer_mask: ENTRY_POINTER,
 };
 /// Mask of the extent's address in a leaf entry (`rtree.h`, `struct rtree_leaf_elm_s`); extents are
-/// aligned to at least 64 bytes. An entry without an address is empty, whatever its other bits
-/// (`emap.c`, `emap_deregister_boundary`).
+/// aligned to at least 64 bytes. An entry without an address is empty, even if other bits are
+/// set (`emap.c`, `emap_deregister_boundary`).
 const ENTRY_POINTER: u64 = 0xffff_ffff_ffc0;
 /// Position of the size class in a leaf entry.
 const ENTRY_CLASS_SHIFT: u32 = 48;
