@@ -5,7 +5,8 @@ use strandline_process::image::ElfFile;
 
 /// An option for how long free pages are kept.
 struct DelayOption {
-    /// Name of an option by which the file shows that it has this one (`src/options.c`, `options`).
+    /// Name of an option by which the file shows that it has this one (`src/options.c`, `options`,
+    /// in 3.x `mi_options`).
     marker: &'static str,
     /// The setting with which free pages are not kept.
     setting: &'static str,
