@@ -208,8 +208,8 @@ impl<'a> SpanClaimer<'a> {
         (*block == BlockState::Live).then(|| *block = state)
     }
 
-    /// Marks the live blocks of the span, which takes `range`, that `cached_blocks` (in address
-    /// order) name with its class; returns their number. Other names are of no block in use.
+    /// Marks as cached each live block of the span, which takes `range`, that `cached_blocks` (in
+    /// address order) has with this class; returns their number.
     pub fn mark_cached(&mut self, cached_blocks: &[CachedBlock], range: AddressRange, class: u16) -> u64 {
         let cached_blocks = within(cached_blocks, range, |block| block.address);
         let of_class = cached_blocks.iter().filter(|block| block.class == class);

@@ -43,8 +43,8 @@ pub struct MapLayout {
     pub used_root_bytes: u64,
     /// Alignment of leaves.
     pub leaf_alignment: u64,
-    /// Mask of the pointer in a leaf entry. If these bits are 0, nothing has that page, whatever
-    /// the other bits still hold.
+    /// Mask of the pointer in a leaf entry. If these bits are 0, nothing has that page, even if
+    /// other bits are set.
     pub pointer_mask: u64,
 }
 
@@ -225,8 +225,8 @@ impl Finder<'_> {
         }
     }
 
-    /// Returns the index of the address range that `leaf` covers, in leaf spans; `None` if it is
-    /// not a leaf.
+    /// Returns the index of the root entry that points to `leaf`, by the addresses that it covers;
+    /// `None` if it is not a leaf.
     fn leaf_index(&mut self, cache: &mut PageCache<'_>, leaf: u64) -> Option<u64> {
         let end = leaf + self.layout.leaf_bytes();
         if !is_private_memory(self.context, (leaf, end)) || self.remaining_bytes == 0 {

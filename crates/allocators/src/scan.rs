@@ -24,12 +24,14 @@ impl<'a> DeadlineCheck<'a> {
         Self { context, steps: 0 }
     }
 
-    /// The first steps are made even after the deadline: they suffice where nothing is damaged.
+    /// A check that lets the first steps pass even after the deadline: they suffice where nothing
+    /// is damaged.
     pub fn after_first_steps(context: &'a Context<'a>) -> Self {
         Self { context, steps: 1 }
     }
 
-    /// Counts a step. Whether the deadline has passed, as far as the clock is read at this step.
+    /// Counts a step. Returns whether the deadline has passed; false at the steps that do not read
+    /// the clock.
     pub fn passed(&mut self) -> bool {
         let is_due = self.steps.is_multiple_of(STEPS_PER_CHECK);
         self.steps += 1;
@@ -65,7 +67,8 @@ pub fn within<T>(items: &[T], range: AddressRange, address: impl Fn(&T) -> u64) 
     items.get(from..to).unwrap_or_default()
 }
 
-/// Whether the page of `address` is resident: the kernel would bring in another one that is read.
+/// Whether the page of `address` is resident. The kernel would bring in any other page that is
+/// read.
 pub fn is_resident(context: &Context<'_>, address: u64) -> bool {
     !context.resident_runs(AddressRange::sized(address, 1)).is_empty()
 }
@@ -83,7 +86,7 @@ pub fn is_private_memory(context: &Context<'_>, range: impl Into<AddressRange>) 
     words::is_process_memory(context.space, range.start, range.end)
 }
 
-/// Whether all of a range is such memory, and neither in `taken` nor a stack.
+/// Whether all of a range is memory of [`is_private_memory`], and neither in `taken` nor a stack.
 pub fn is_unclaimed(context: &Context<'_>, taken: &RangeSet, range: impl Into<AddressRange>) -> bool {
     let range = range.into();
     is_private_memory(context, range)

@@ -333,7 +333,7 @@ fn add_members(
         let is_member = |offset: &usize| bits::has(members, position + offset);
         // The members are not collected: no bound would count the memory of such a list.
         let members_of_part = (0..slice.len()).filter(is_member);
-        // A part whose candidates are all members was walked right.
+        // A part whose candidates are all members was walked correctly.
         if members_of_part.clone().count() < slice.len() {
             parts_to_redo.push(index);
             for member in members_of_part {

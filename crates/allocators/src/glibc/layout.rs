@@ -119,7 +119,8 @@ pub struct ParametersLayout {
     /// `tcache_bins` (`tcache_small_bins` from 2.42 on); `tcache_max_bytes` and `tcache_count`
     /// follow it.
     pub tcache_bins: u64,
-    /// Whether large bins follow the 64 small ones in a thread cache (2.42 on).
+    /// Whether large bins follow the 64 small ones in a thread cache (2.42 on; `tcache::find` also
+    /// recognises them by themselves).
     pub has_large_tcache_bins: bool,
     /// Whether heaps of secondary arenas grow with `hp_pagesize` (2.35 to 2.41, arena.c,
     /// heap_max_size).
@@ -129,7 +130,8 @@ pub struct ParametersLayout {
 }
 
 /// Value of `trim_threshold`, `top_pad` and `mmap_threshold` until they are set or raised
-/// (malloc.c, DEFAULT_TRIM_THRESHOLD, DEFAULT_TOP_PAD, DEFAULT_MMAP_THRESHOLD_MIN, 2.26 to 2.43).
+/// (malloc.c, DEFAULT_TRIM_THRESHOLD and DEFAULT_MMAP_THRESHOLD_MIN; malloc-machine.h,
+/// DEFAULT_TOP_PAD; 2.26 to 2.43).
 pub const DEFAULT_THRESHOLD_BYTES: u64 = 128 << 10;
 
 /// Offsets common to all layouts of `malloc_par`.
@@ -159,7 +161,8 @@ pub const PARAMETERS: [ParametersLayout; 4] = [
         heaps_scale_with_hp_pagesize: false,
         mmapped_bytes_drift: false,
     },
-    // 2.35 to 2.41.
+    // 2.35 to 2.41, and 2.42 as first released (2025-07-28), whose values look the same, although
+    // its heaps do not grow with `hp_pagesize`.
     ParametersLayout {
         thp_pagesize: Some(40),
         hp_pagesize: Some(48),
@@ -170,7 +173,7 @@ pub const PARAMETERS: [ParametersLayout; 4] = [
         heaps_scale_with_hp_pagesize: true,
         mmapped_bytes_drift: false,
     },
-    // 2.42.
+    // 2.42 since c491dabd of its branch (2025-08-11, "Fix MAX_TCACHE_SMALL_SIZE").
     ParametersLayout {
         thp_pagesize: Some(40),
         hp_pagesize: Some(48),
@@ -204,12 +207,31 @@ pub struct ThreadCacheLayout {
     pub entries: u64,
     /// Size of the whole structure.
     pub bytes: u64,
+    /// What the counts show of a bin.
+    pub counts: BinCounts,
+}
+
+/// What the counts of a thread cache show of a bin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BinCounts {
+    /// The number of its entries.
+    Entries,
+    /// The number of its free slots, as many in all empty bins.
+    EqualSlots,
+    /// Nothing.
+    Unused,
 }
 
 /// 2.30 to 2.41: 64 bins.
-pub const THREAD_CACHE: ThreadCacheLayout = ThreadCacheLayout { bins: 64, entries: 128, bytes: 640 };
+pub const THREAD_CACHE: ThreadCacheLayout =
+    ThreadCacheLayout { bins: 64, entries: 128, bytes: 640, counts: BinCounts::Entries };
 /// 2.42 on: 64 small bins and 12 large ones; the counts are free slots, counting down.
-pub const LARGE_THREAD_CACHE: ThreadCacheLayout = ThreadCacheLayout { bins: 76, entries: 152, bytes: 760 };
+pub const LARGE_THREAD_CACHE: ThreadCacheLayout =
+    ThreadCacheLayout { bins: 76, entries: 152, bytes: 760, counts: BinCounts::Unused };
+/// The same of 2.42, recognised without its parameters: few other structures have such counts
+/// (malloc.c, tcache_init).
+pub const LARGE_THREAD_CACHE_ALONE: ThreadCacheLayout =
+    ThreadCacheLayout { counts: BinCounts::EqualSlots, ..LARGE_THREAD_CACHE };
 /// Number of bins whose chunks all have one size: `MIN_CHUNK_BYTES + 16 * bin` bytes.
 pub const SMALL_THREAD_CACHE_BINS: usize = 64;
 /// Maximum entries of a bin (`MAX_TCACHE_COUNT`).

@@ -72,7 +72,7 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
 /// The call that `reclaim` makes.
 const CALL: Spec = Spec::call("malloc_trim", "glibc", "glibc releases the whole free pages of its heaps");
 
-/// Releases free pages. malloc's own functions are found from the functions around them.
+/// Releases free pages. [`code`] finds malloc's own functions, without a prefix of their names.
 const MALLOC_TRIM: Function = Function {
     name: "malloc_trim",
     sibling: None,

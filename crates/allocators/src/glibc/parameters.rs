@@ -12,9 +12,9 @@ use strandline_process::range::AddressRange;
 const MAX_DISTANCE_BYTES: u64 = 1 << 30;
 /// Default of `n_mmaps_max` (`DEFAULT_MMAP_MAX`).
 const DEFAULT_N_MMAPS_MAX: u32 = 65_536;
-/// Defaults of `tcache_count` (`TCACHE_FILL_COUNT`).
+/// Defaults of `tcache_count` (`TCACHE_FILL_COUNT`): up to 2.42, and in 2.43.
 const DEFAULT_TCACHE_COUNTS: [u64; 2] = [7, 16];
-/// Default of `arena_test`.
+/// Default of `arena_test` (`NARENAS_FROM_NCORES (1)`).
 const DEFAULT_ARENA_TEST: u64 = 8;
 
 /// The settings and counters of malloc, `mp_`. Bytes unless stated otherwise.
@@ -188,7 +188,8 @@ fn parameters_at(
     })
 }
 
-/// `tcache_max_bytes` with 64 bins, up to 2.41 (malloc.c, MAX_TCACHE_SIZE).
+/// Maximum of `tcache_max_bytes` with 64 bins up to 2.41 (malloc.c, MAX_TCACHE_SIZE), and its
+/// default in 2.42 as first released (MAX_TCACHE_SMALL_SIZE).
 const MAX_SMALL_CACHED_BYTES: u64 = 1032;
 /// Maximum of `tcache_max_bytes` with large bins, from 2.42 on.
 const MAX_LARGE_CACHED_BYTES: u64 = (4 << 20) + 1;
@@ -204,8 +205,8 @@ fn are_cache_settings_consistent(
         word(parameters_layout.tcache_bins + 16),
     );
     let (Some(bins), Some(max_bytes), Some(count)) = fields else { return false };
-    // Up to 2.41 the largest request is that of the last bin (1032 with 64 bins); from 2.42 on it
-    // is one more than the largest chunk (1041), or up to 4 MiB with large bins.
+    // Up to 2.41 it is the largest request of the last bin (1032 with 64 bins); from 2.42 on one
+    // more than the largest chunk (1041), or up to 4 MiB with large bins.
     let is_size_valid = if parameters_layout.has_large_tcache_bins {
         (1..=MAX_LARGE_CACHED_BYTES).contains(&max_bytes) && max_bytes != MAX_SMALL_CACHED_BYTES
     } else {

@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 
-use super::layout;
+use super::layout::{self, BinCounts};
 use super::lists::{List, Ranges};
 use strandline_claims::allocator::Context;
 use strandline_process::memory::{Memory, half_word_at, word_at};
@@ -35,13 +35,32 @@ struct Votes {
     all_caches: usize,
 }
 
-/// Finds the caches of the context's threads, until the deadline. `has_large_bins` is true for
-/// glibc 2.42 and later.
+/// Finds the caches of the context's threads, until the deadline. `has_large_bins` is true if the
+/// parameters are those of glibc 2.42 and later.
 pub fn find(context: &Context<'_>, ranges: &Ranges<'_>, has_large_bins: bool) -> Caches {
+    if has_large_bins {
+        return caches_of_layout(context, ranges, &layout::LARGE_THREAD_CACHE);
+    }
+    let caches = caches_of_layout(context, ranges, &layout::THREAD_CACHE);
+    if !caches.structures.is_empty() {
+        return caches;
+    }
+    // The first 2.42 has large bins with the parameters of 2.41. But another program has no caches
+    // either whose thread-local storage is larger than what is searched, and may point there to a
+    // structure of that length: only counts of free slots show a cache.
+    let large_caches = caches_of_layout(context, ranges, &layout::LARGE_THREAD_CACHE_ALONE);
+    if large_caches.lists.is_empty() { caches } else { large_caches }
+}
+
+/// Finds the caches with this layout.
+fn caches_of_layout(
+    context: &Context<'_>,
+    ranges: &Ranges<'_>,
+    cache_layout: &layout::ThreadCacheLayout,
+) -> Caches {
     let memory = context.whole_memory;
-    let cache_layout = if has_large_bins { layout::LARGE_THREAD_CACHE } else { layout::THREAD_CACHE };
     let mut caches = Caches::default();
-    let Some(distance) = pointer_distance(context, ranges, &cache_layout) else { return caches };
+    let Some(distance) = pointer_distance(context, ranges, cache_layout) else { return caches };
     let mut seen_pointers = HashSet::new();
     for &fs_base in context.fs_bases {
         if context.deadline_passed() {
@@ -50,7 +69,7 @@ pub fn find(context: &Context<'_>, ranges: &Ranges<'_>, has_large_bins: bool) ->
         let Some(pointer) = fs_base.checked_sub(distance).and_then(|at| resident_word(context, at)) else {
             continue;
         };
-        let Some(lists) = structure_at(memory, ranges, pointer, &cache_layout) else { continue };
+        let Some(lists) = structure_at(memory, ranges, pointer, cache_layout) else { continue };
         if seen_pointers.insert(pointer) {
             caches.structures.push(pointer - layout::CHUNK_HEADER_BYTES);
             caches.lists.extend(lists);
@@ -118,16 +137,27 @@ fn structure_at(
     }
     let mut bytes = vec![0; cache_layout.bytes as usize];
     memory.read(pointer, &mut bytes).ok()?;
+    // Counts have 16 bits each.
+    let count_of = |bin: usize| Some(half_word_at(&bytes, 2 * (bin & !1))? >> (16 * (bin & 1)) & 0xffff);
+    let max_count = (0..cache_layout.bins).filter_map(count_of).max()?;
+    let empty_count = match cache_layout.counts {
+        BinCounts::Entries => Some(0),
+        // Without slots nothing can be in a cache.
+        BinCounts::EqualSlots if max_count == 0 => return None,
+        BinCounts::EqualSlots => Some(max_count),
+        BinCounts::Unused => None,
+    };
     let (mut lists, mut unmatched_counts) = (Vec::new(), 0);
     for bin in 0..cache_layout.bins {
         let head = word_at(&bytes, cache_layout.entries as usize + 8 * bin)?;
-        // Counts have 16 bits each.
-        let count = half_word_at(&bytes, 2 * (bin & !1))? >> (16 * (bin & 1)) & 0xffff;
-        // Up to 2.41 the count is the number of entries; from 2.42 on, of free slots. A thread that
-        // was stopped between the two stores of tcache_put or tcache_get leaves one bin unmatched.
-        if cache_layout.bins == layout::SMALL_THREAD_CACHE_BINS && (count == 0) != (head == 0) {
+        let count = count_of(bin)?;
+        // A thread that was stopped between the two stores of tcache_put or tcache_get leaves one
+        // bin unmatched.
+        if let Some(empty_count) = empty_count
+            && (count == empty_count) != (head == 0)
+        {
             unmatched_counts += 1;
-            if count > 1 || unmatched_counts > 1 {
+            if count.abs_diff(empty_count) > 1 || unmatched_counts > 1 {
                 return None;
             }
         }
@@ -154,6 +184,7 @@ fn structure_at(
 mod tests {
     use super::*;
     use strandline_claims::range::RangePages;
+    use strandline_process::map::AddressSpace;
     use strandline_process::range::AddressRange;
 
     const START: u64 = 0x5555_0000_0000;
@@ -162,6 +193,8 @@ mod tests {
     const CACHE: usize = 2;
     /// Index of a block of 24 bytes, the smallest.
     const BLOCK: usize = 100;
+    /// Counts of four empty bins of 2.42.
+    const EMPTY: u64 = 0x0007_0007_0007_0007;
 
     /// A page.
     struct Page([u64; 512]);
@@ -174,6 +207,36 @@ mod tests {
             }
             buffer.len()
         }
+    }
+
+    #[test]
+    fn large_bins_are_recognised_without_their_parameters() {
+        let pages = RangePages::new(PAGE, [PAGE]);
+        let ranges = Ranges::new([(PAGE, &pages)].into_iter());
+        let cache_layout = layout::LARGE_THREAD_CACHE;
+        // The caches and the number of their lists, by the counts of the first four bins and of the
+        // others.
+        let found = |first_counts: u64, counts: u64| {
+            let mut page = Page([0; 512]);
+            page.0[CACHE - 1] = (cache_layout.bytes + layout::SIZE_WORD_BYTES) | layout::PREV_INUSE;
+            page.0[BLOCK - 1] = layout::MIN_CHUNK_BYTES | layout::PREV_INUSE;
+            let first_list = CACHE + cache_layout.entries as usize / 8;
+            page.0[CACHE..first_list].fill(counts);
+            page.0[CACHE] = first_counts;
+            page.0[first_list] = START + 8 * BLOCK as u64;
+            // The thread-local pointer to the cache.
+            page.0[511] = START + 8 * CACHE as u64;
+            let (space, _) = AddressSpace::parse(b"");
+            let all_resident = |range: AddressRange| vec![range];
+            let context =
+                Context { fs_bases: &[PAGE.end], ..Context::of_image(&page, &space, &all_resident) };
+            let caches = find(&context, &ranges, false);
+            (caches.structures, caches.lists.len())
+        };
+        assert_eq!(found(EMPTY - 3, EMPTY), (vec![START], 1));
+        assert_eq!(found(EMPTY, EMPTY), (vec![START], 1), "tcache_put");
+        assert_eq!(found(0, 0), (vec![], 0), "a program's structure with a pointer");
+        assert_eq!(found(EMPTY - 3, EMPTY + 1), (vec![], 0), "other counts");
     }
 
     #[test]

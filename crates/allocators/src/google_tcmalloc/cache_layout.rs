@@ -80,8 +80,7 @@ impl SlotInfo {
 pub const SHARD_BYTES: u64 = 16;
 /// Bytes of a sharded transfer cache (`transfer_cache.h`, `ShardedTransferCacheManagerBase`).
 pub const SHARDED_CACHE_BYTES: u64 = 128;
-/// Offset of its class (`BackingTransferCache`), right after `slots_` and the counts before them:
-/// up to 2025-06, and later.
+/// Offsets of its class (`BackingTransferCache`), right after `slots_`: up to 2025-06, and later.
 pub const SHARDED_CLASS_OFFSETS: [u64; 2] = [40, 48];
 /// This far before the class is `slot_info_`.
 pub const SHARDED_INFO_BEFORE_CLASS: u64 = 16;

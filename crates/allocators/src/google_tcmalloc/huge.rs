@@ -103,7 +103,7 @@ pub fn find(context: &Context<'_>, heap: &Heap) -> HugePages {
     huge_pages
 }
 
-/// The counts of a map, which precede and follow its nodes.
+/// What a map and the words after it state.
 struct MapHeader {
     /// Number of its nodes.
     node_count: u64,

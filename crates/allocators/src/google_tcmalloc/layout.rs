@@ -12,9 +12,9 @@ use strandline_process::memory::{half_word_at, word_at};
 /// The small build with pages of 4 KiB (`TCMALLOC_INTERNAL_SMALL_BUT_SLOW`) has a page map of three
 /// levels.
 pub const PAGE_SHIFTS: [u32; 3] = [13, 15, 18];
-/// Bits of an address (`config.h`, `kAddressBits`).
+/// Bits of an address (`internal/config.h`, `kAddressBits`).
 const ADDRESS_BITS: u32 = 48;
-/// Binary logarithm of the kernel's huge page size (`huge_pages.h`, `kHugePageSize`).
+/// Binary logarithm of the kernel's huge page size (`internal/config.h`, `kHugePageShift`).
 pub const HUGE_SHIFT: u32 = 21;
 /// Bytes of a huge page.
 pub const HUGE_BYTES: u64 = 1 << HUGE_SHIFT;
@@ -59,13 +59,14 @@ pub struct Layout {
 /// Offset in a span (`span.h`, `class Span`) of `embed_count_` and, in the upper 16 bits,
 /// `freelist_`.
 const SPAN_LIST: usize = 16;
-/// Offset in a span of `allocated_`, of 16 bits, and `cache_size_`, of 4.
+/// Offset in a span of `allocated_`, of 16 bits, and `cache_size_`, of 4 or 8, of which 4 are used.
 const SPAN_COUNTS: usize = 20;
 /// Offset in a span of the word with `first_page_`, the reserved bits and the flags.
 const SPAN_FIRST_PAGE: usize = 24;
 /// Offset in a span of the word with the number of pages of a small span, in most layouts.
 const SPAN_SMALL_PAGES: usize = 32;
-/// Number of flags.
+/// Number of flags (`is_large_span_`, `sampled_`, `is_donated_`) before the number of pages, in
+/// layouts that have it after them.
 const FLAG_COUNT: u32 = 3;
 /// Maximum pages of a span without the flag for large spans (`span.h`, `kLargeSpanLength`), and the
 /// mask of their number.
@@ -477,7 +478,7 @@ pub struct LeafParts {
 /// Mask of the span's address in the word of a page.
 pub const SPAN_BITS: u64 = (1 << 48) - 1;
 
-/// Minimum static data that can hold a root and transfer caches.
+/// Static data with a root and transfer caches has more bytes.
 pub const MIN_DATA_BYTES: u64 = 128 << 10;
 
 /// Bytes of a node of a map of free huge pages (`huge_address_map.h`, `HugeAddressMap::Node`):

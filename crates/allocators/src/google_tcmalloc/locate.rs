@@ -186,8 +186,8 @@ struct Finder<'a> {
 }
 
 impl Finder<'_> {
-    /// Returns the index of the root entry that points to `node`; `None` if its leaves do not
-    /// belong to that part.
+    /// Returns the index of the root entry that points to `node`; `None` if it is not a node, or
+    /// has no leaf that shows its own number.
     fn root_index_of_node(&mut self, node: u64, map_layout: PageMapLayout) -> Option<u64> {
         let range = AddressRange::sized(node, 8 * map_layout.node_entries());
         if !is_private_memory(self.context, range) {
@@ -212,8 +212,8 @@ impl Finder<'_> {
         })
     }
 
-    /// Returns the index of the address range that `leaf` covers, in leaf spans, according to most
-    /// of its spans; `None` if it is not a leaf.
+    /// Returns the number of `leaf`: how many leaves cover the addresses before its own, according
+    /// to most of its spans. `None` if it is not a leaf.
     fn leaf_number(&mut self, leaf: u64, map_layout: PageMapLayout) -> Option<u64> {
         let class_bytes = self.classes.compact_bytes();
         let LeafParts { spans, end, .. } = map_layout.parts_of_leaf(leaf, class_bytes);

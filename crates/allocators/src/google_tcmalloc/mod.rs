@@ -4,7 +4,7 @@
 //! map, `huge` finds the huge pages that are free as a whole, `pieces` merges both and checks one
 //! against the other; `caches` finds the objects in per-CPU, thread and transfer caches, `claims`
 //! classifies each byte, `metadata` finds tcmalloc's own structures. A bitmap in the span structure
-//! marks free objects; the heap itself is read only for objects of less than 64 bytes.
+//! marks free objects; the heap itself is read only for small objects, whose free ones are linked.
 
 mod cache_layout;
 mod caches;

@@ -1,9 +1,9 @@
 //! jemalloc's own structures: the blocks of its base allocator, which hold extents, leaves of the
-//! map, arenas etc.
+//! map, arenas and others.
 //!
 //! Each block is a mapping of 2 MiB or a multiple, aligned to 2 MiB. It begins with its size, a
-//! pointer to the next block, and an extent that covers its unused end (`base.h`, `struct
-//! base_block_s`; 5.0 to 5.3).
+//! pointer to the next block, and an extent that covers its unused end (`struct base_block_s` in
+//! `base_structs.h`, from 5.3 on in `base.h`).
 
 use super::extents::Extent;
 use crate::scan::{is_mapped_memory, is_unclaimed, read_words};
@@ -11,7 +11,7 @@ use strandline_claims::allocator::Context;
 use strandline_claims::doubts::ReadProblems;
 use strandline_process::range::{AddressRange, RangeSet};
 
-/// Alignment of blocks (`BASE_BLOCK_MIN_ALIGN`, before 5.3.1 `HUGEPAGE`).
+/// Alignment of blocks (`HUGEPAGE`; from 5.3.1 on `BASE_BLOCK_MIN_ALIGN`).
 const ALIGNMENT: u64 = 2 << 20;
 
 /// A block of the base allocator.

@@ -19,10 +19,9 @@ use strandline_process::pages::{PAGE_BYTES, USER_ADDRESS_END};
 
 /// Bytes searched below a thread's FS base.
 const MAX_STORAGE_BYTES: u64 = 64 << 10;
-/// Offset in a `tcache_slow_t` of 5.3 of its descriptor (`cache_bin_array_descriptor`), after the
-/// first link: two links, then the address of the bins.
+/// Offset in a `tcache_slow_t` of 5.3 of its descriptor (`cache_bin_array_descriptor`).
 const SLOW_DESCRIPTOR: u64 = 16;
-/// Offset of the bins in a descriptor.
+/// Offset in a descriptor of the address of the bins; the next and the previous descriptor precede.
 const DESCRIPTOR_BINS: u64 = 16;
 /// Offset in a `tcache_slow_t` of the arena.
 const SLOW_ARENA: usize = 40;
@@ -34,7 +33,7 @@ const BIN_BYTES: usize = 24;
 /// Offset in a bin of 5.3 of `low_bits_low_water`, `low_bits_full` and `low_bits_empty`, of 16 bits
 /// each; the pointer to the first item is at 0.
 const BIN_LOW_BITS: usize = 16;
-/// Maximum bins of a cache: `TCACHE_NBINS_MAX` of 5.3.
+/// Maximum bins of a cache: `TCACHE_NBINS_MAX` of 5.3.0; in 5.3.1 it is 41.
 const MAX_BINS: usize = 73;
 /// Maximum items of all caches together, in case some are damaged.
 const MAX_TOTAL_ITEMS: usize = 1 << 22;
@@ -43,7 +42,8 @@ const MAX_CACHES: usize = 1 << 16;
 /// 5.0 to 5.2: minimum number of consecutive bins with adjacent stacks that are the small bins of a
 /// cache.
 const MIN_SMALL_BINS: usize = 30;
-/// Maximum bytes of a stack in 5.0 to 5.2: 512 pointers.
+/// Maximum bytes of a stack of 5.0 to 5.2 that is accepted: real ones have at most 200 pointers
+/// (`TCACHE_NSLOTS_SMALL_MAX`).
 const MAX_COUNTED_BYTES: u64 = 8 * 512;
 /// Offset in a bin of 5.0 to 5.2 of `ncached`, which follows `low_water`; both have 32 bits.
 const BIN_COUNT: usize = 4;
@@ -51,8 +51,8 @@ const BIN_COUNT: usize = 4;
 const BIN_AVAIL: usize = 16;
 /// Maximum words between the small bins and the large ones.
 const MAX_WORDS_BETWEEN: usize = 40;
-/// Minimum words from a thread's arena to its small bins: the arena, `arenas_tdata`, and a word of
-/// the cache.
+/// Minimum words from a thread's arena to its small bins: `arena`, `arenas_tdata`, and at least one
+/// word of the cache.
 const MIN_WORDS_BEFORE: usize = 3;
 /// Maximum words from a thread's arena to its small bins, with some slack.
 const MAX_WORDS_BEFORE: usize = 16;
@@ -159,7 +159,7 @@ impl CacheReader<'_> {
         if self.context.memory.read_word(descriptor + DESCRIPTOR_BINS) != Ok(own_bins) {
             // A build without statistics has no list of caches.
             if self.seen_bins.insert(own_bins) {
-                self.read_stacked_bins(own_bins);
+                self.read_stacked_bins(own_bins, slow);
             }
             return;
         }
@@ -176,15 +176,17 @@ impl CacheReader<'_> {
             if bins == 0 || !self.seen_bins.insert(bins) {
                 return;
             }
-            self.read_stacked_bins(bins);
+            self.read_stacked_bins(bins, descriptor.wrapping_sub(SLOW_DESCRIPTOR));
             descriptor = next;
         }
     }
 
-    /// Reads the bins of a 5.3 cache.
-    fn read_stacked_bins(&mut self, bins: u64) {
+    /// Reads the bins of a 5.3 cache, whose `tcache_slow_t` is at `slow`: right after the bins if
+    /// the cache is explicit.
+    fn read_stacked_bins(&mut self, bins: u64, slow: u64) {
         let mut bytes = [0; BIN_BYTES * MAX_BINS];
-        let read_length = self.context.memory.read_some(bins, &mut bytes);
+        let max_bytes = slow.checked_sub(bins).map_or(bytes.len(), |gap| bytes.len().min(gap as usize));
+        let read_length = self.context.memory.read_some(bins, &mut bytes[..max_bytes]);
         for (class, bin) in bytes[..read_length].as_chunks::<BIN_BYTES>().0.iter().enumerate() {
             let (Some(head), Some(low_bits)) = (word_at(bin, 0), word_at(bin, BIN_LOW_BITS)) else { break };
             let low_bits_empty = low_bits >> 32;

@@ -28,8 +28,8 @@ pub const PAGE_MAP_LAYOUT: MapLayout = MapLayout {
     pointer_mask: ENTRY_POINTER,
 };
 /// Mask of the extent's address in a leaf entry (`rtree.h`, `struct rtree_leaf_elm_s`); extents are
-/// aligned to at least 64 bytes. An entry without an address is empty, whatever its other bits
-/// (`emap.c`, `emap_deregister_boundary`).
+/// aligned to at least 64 bytes. An entry without an address is empty, even if other bits are
+/// set (`emap.c`, `emap_deregister_boundary`).
 const ENTRY_POINTER: u64 = 0xffff_ffff_ffc0;
 /// Position of the size class in a leaf entry.
 const ENTRY_CLASS_SHIFT: u32 = 48;
@@ -43,14 +43,14 @@ const ENTRY_STATE_MASK: u64 = 7;
 const ARENA_MASK: u64 = 0xfff;
 /// Position in `e_bits` of the bit of a slab, in all versions.
 const SLAB_SHIFT: u32 = 12;
-/// Position in `e_bits` of the bit for the page allocator of an extent (`EDATA_BITS_PAI_SHIFT`,
-/// 5.3).
+/// Position in `e_bits` of the bit that names the page allocator of an extent
+/// (`EDATA_BITS_PAI_SHIFT`, 5.3).
 const HUGE_PAGE_SHIFT: u32 = 14;
 /// Mask of a size class in `e_bits`, once shifted.
 const CLASS_MASK: u64 = 0xff;
 /// Mask of the number of free regions of a slab in `e_bits`, once shifted.
 const FREE_MASK: u64 = 0x3ff;
-/// Mask in the word of the size and of the address: the low bits within a page.
+/// Mask of the place within a page, in the words of the address and of the size.
 const IN_PAGE_MASK: u64 = 4095;
 
 /// Number of small size classes, which have slabs: 8 to 14,336 bytes.

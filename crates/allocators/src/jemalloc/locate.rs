@@ -13,9 +13,9 @@ use strandline_process::range::AddressRange;
 const MAX_SAMPLED_EXTENTS: usize = 1 << 16;
 /// Number of votes that suffices.
 const ENOUGH_VOTES: usize = 256;
-/// Minimum votes for a layout for each one against it.
+/// A layout needs more votes than this for each one against it.
 const MIN_VOTES_PER_CONTRADICTION: usize = 10;
-/// Minimum static data that can hold a root and more.
+/// Bytes of a whole root: static data with a page map is larger.
 const MIN_DATA_BYTES: u64 = 2 << 20;
 
 /// The page map of one jemalloc.

@@ -2,8 +2,8 @@
 //!
 //! `locate` finds the page map, `extents` walks it, `caches` finds the regions in thread caches,
 //! `claims` classifies each byte, `base` finds jemalloc's own structures, `hpa` the free parts of
-//! its huge pages. The reader reads a word per page, 128 bytes per extent and, with huge pages,
-//! jemalloc's own structures, but nothing of the heap itself.
+//! its huge pages. The reader reads a word per page, 128 bytes per extent, the thread caches and,
+//! with huge pages, jemalloc's own structures, but no allocation of the program.
 
 mod base;
 mod caches;
@@ -82,7 +82,7 @@ pub static READER: allocator::Reader =
 struct Jemalloc;
 
 impl FoundAllocator for Jemalloc {
-    /// Nothing of the heap itself is read.
+    /// No allocation of the program is read.
     fn takes_long(&self) -> bool {
         false
     }

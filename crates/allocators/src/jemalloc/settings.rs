@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 
 use strandline_process::image::ElfFile;
 
-/// End of the name of the variable that a build reads its settings from (`src/jemalloc.c`,
-/// `obtain_malloc_conf`; the prefix given to `configure --with-jemalloc-prefix`, in capitals,
-/// precedes it): `MALLOC_CONF`, Rust's `_RJEM_MALLOC_CONF`.
+/// End of the name of the variable that a build reads its settings from (`obtain_malloc_conf` in
+/// `src/jemalloc.c`, from 5.3.1 on in `src/conf.c`; the prefix given to `configure
+/// --with-jemalloc-prefix`, in capitals, precedes it): `MALLOC_CONF`, Rust's `_RJEM_MALLOC_CONF`.
 const VARIABLE: &str = "MALLOC_CONF";
-/// A message that only builds without background threads contain, which do not start with this
-/// setting (`src/background_thread.c`, `background_thread_boot0`: the condition is constant, so
-/// other builds omit the message).
+/// A message that only builds without background threads contain; with the setting
+/// `background_thread` they do not start (`src/background_thread.c`, `background_thread_boot0`: the
+/// condition is constant, so other builds omit the message).
 const NO_THREADS_MESSAGE: &str = "option background_thread currently supports pthread only";
 
 /// A setting for the next start.

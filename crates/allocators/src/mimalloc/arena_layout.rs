@@ -33,8 +33,9 @@ pub const CHUNK_BITS: u64 = 512;
 /// `slices_committed`, `slices_dirty`, `slices_purge`).
 pub const PURGE_BITMAP: usize = 3;
 /// Index of the first of these pointers, in words of an arena, in releases that purge only whole
-/// huge pages of 2 MiB if the kernel has them (3.1.6 to 3.2; `_mi_os_minimal_purge_size`). The
-/// first is also that of releases up to 3.1.5, which do not.
+/// huge pages of 2 MiB if the kernel has them (3.1.6, and 3.2; `_mi_os_minimal_purge_size`). The
+/// first is also that of releases up to 3.1.5, which do not. 3.3.0 and 3.3.1 do, but cannot be
+/// told from later releases, which do not.
 pub const FIRST_BITMAPS_OF_RUN_PURGING: [usize; 2] = [10, 11];
 /// Sizes of blocks that share pages from 3.1.6 on and have one page each in 3.1.4 and 3.1.5
 /// (`MI_ENABLE_LARGE_PAGES`).

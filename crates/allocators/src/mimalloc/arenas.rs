@@ -74,7 +74,7 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
                 arenas.extend(arena_at(context, &data, pointer));
             }
         }
-        heap.segments = arenas.len() as u64;
+        heap.segment_count = arenas.len() as u64;
         add_own_structures(&map, &arenas, &mut unclaimed, &mut heap);
         // Unread memory may be in use.
         if heap.doubts.is_empty() {

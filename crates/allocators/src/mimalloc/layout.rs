@@ -137,7 +137,7 @@ pub const PAGE_2: PageLayout = PageLayout {
 /// CPython's own without a global lock (3.13t and later, `Include/internal/mimalloc`): 2.1.2 with
 /// more fields at the end.
 pub const PAGE_CPYTHON: PageLayout = PageLayout { bytes: 96, ..PAGE_2 };
-/// 2.1.4 to 2.4, and in CPython 2.5.2.
+/// 2.1.4 to 2.4, and CPython's own 2.5.2 with a global lock.
 pub const PAGE_2_1_4: PageLayout = PageLayout {
     bytes: 96,
     capacity: 10,

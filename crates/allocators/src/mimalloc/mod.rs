@@ -228,8 +228,11 @@ fn facts(heap: &Heap, counts: &Counts, thread_data_bytes: u64, is_complete: bool
         let free_parts = heap.parts.iter().filter(|part| part.is_free());
         let free_bytes: u64 = free_parts.map(|part| part.range().len()).sum();
         // Names of `mi_stats_t`, for the statistics that structures hold.
-        allocator.own =
-            figures(&[("segments", heap.segments), ("pages", counts.pages), ("free_span_bytes", free_bytes)]);
+        allocator.own = figures(&[
+            ("segments", heap.segment_count),
+            ("pages", counts.pages),
+            ("free_span_bytes", free_bytes),
+        ]);
         allocator.size_classes = counts.classes.values().cloned().collect();
     }
     allocator

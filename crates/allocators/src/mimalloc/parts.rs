@@ -116,8 +116,8 @@ pub struct Heap {
     pub releases: &'static str,
     /// Its parts, in address order, without overlap.
     pub parts: Vec<Part>,
-    /// Number of segments, or of arenas.
-    pub segments: u64,
+    /// Number of its segments; of its arenas in 3.x.
+    pub segment_count: u64,
     /// Offset in a heap of the list of blocks that other threads freed, if there is one.
     pub delayed_free: Option<u64>,
     /// Whether the offset of the first block of a page comes from one of

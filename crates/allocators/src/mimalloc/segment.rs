@@ -150,7 +150,8 @@ impl<'a> Structures<'a> {
         pages <= recorded_pages && recorded_pages <= pages.saturating_add(tolerance)
     }
 
-    /// Returns when its free slices are released; `None` for a segment of one block.
+    /// Returns when its free slices are released; `None` for a segment of one block, and in layouts
+    /// without [`SegmentLayout::masks`].
     pub fn purge_schedule(&self, now: u64) -> Option<PurgeSchedule> {
         let SegmentDivision::Slices { kind, .. } = self.candidate.layout.division else { return None };
         let is_normal = self.kind(kind) == NORMAL_SEGMENT_KIND;

@@ -161,7 +161,8 @@ const COLLECT_2_0_3: CollectRules = CollectRules {
 };
 /// From 2.0.9 on.
 const COLLECT_2_0_9: CollectRules = CollectRules { span_purge: SpanPurge::WhenDue, ..COLLECT_2_0_3 };
-/// From 2.1.0 on, as in 2.1.2. In 2.1.0 and 2.1.1 no free memory waits for the main thread either.
+/// From 2.1.0 on. The arenas of 2.1.0 and 2.1.1 release freed memory at once or never, so their rule
+/// matters from 2.1.2 on.
 const COLLECT_2_1: CollectRules = CollectRules { arena_purge: ArenaPurge::MainThread, ..COLLECT_2_0_9 };
 /// From 2.1.4 on.
 const COLLECT_2_1_4: CollectRules = CollectRules { span_purge: SpanPurge::AtVisits, ..COLLECT_2_0_3 };
@@ -270,7 +271,7 @@ const SEGMENT_2_1_9: SegmentLayout = SegmentLayout {
     masks: Some(MASKS_2_1_9),
     ..SEGMENT_2_1_4
 };
-/// With a global lock its layout is that of 2.1.9 to 2.4.
+/// CPython's own 2.5.2 without a global lock; with one it has the layout of 2.1.9 to 2.4.
 const SEGMENT_CPYTHON_2_5: SegmentLayout = SegmentLayout {
     releases: "CPython 3.14.10",
     page: &PAGE_CPYTHON_2_5,

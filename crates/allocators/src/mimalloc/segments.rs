@@ -342,7 +342,7 @@ fn add_segment(
     if !unclaimed.contains((candidate.start, end)) {
         return heap.doubts.note_damage(candidate.start, 0);
     }
-    heap.segments += 1;
+    heap.segment_count += 1;
     let structures_end = candidate.start + structures.info_bytes;
     heap.parts.push(structures.part(candidate.start, structures_end, PartKind::Own));
     let schedule = structures.purge_schedule(heap.read_at_milliseconds);

@@ -21,7 +21,7 @@ use strandline_process::range::{AddressRange, RangeSet};
 const MASK_WORDS: usize = 16;
 /// Slices of the largest segment, of 64 KiB each.
 const MAX_SLICES: usize = 64 * MASK_WORDS;
-/// Time for which an arena keeps a freed segment (options.c, mimalloc 2.1: `purge_delay` 10,
+/// Time for which an arena keeps a freed segment (options.c of 2.1.2: `purge_delay` 10,
 /// `arena_purge_mult` 10).
 const ARENA_DELAY_MILLISECONDS: u64 = 100;
 /// Maximum time that `reclaim` waits for several such segments.

@@ -162,8 +162,8 @@ pub fn block_offset(header: [u8; 4]) -> u64 {
 }
 
 /// Distance between offsets for which the two bytes of [`block_offset`] are equal. A block aligned
-/// to more than a MiB can have a larger offset than they hold (`memalign` then stores it in 32 bits
-/// before the block).
+/// to more than a MiB can have a larger offset than they hold (`aligned_alloc` then stores it in 32
+/// bits before the block).
 pub const OFFSET_PERIOD: u64 = UNIT_BYTES << 16;
 
 /// Whether the header of a block, and the four bytes before it, hold `offset` as its distance from

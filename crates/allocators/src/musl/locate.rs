@@ -20,8 +20,9 @@ use strandline_process::range::AddressRange;
 const MAX_DATA_BYTES: u64 = 64 << 20;
 /// Maximum areas followed, each with a hundred groups; with more, the list counts as damaged.
 const MAX_AREAS: usize = 1 << 18;
-/// Bytes of the smallest group (`donate` makes it). As no more groups are kept than fit into the
-/// memory of the process, a hostile list cannot exhaust strandline's memory.
+/// Fewer bytes than any group has: the smallest, which `donate` makes, have 80. As no more groups
+/// are kept than fit into the memory of the process, a hostile list cannot exhaust strandline's
+/// memory.
 const MIN_GROUP_BYTES: u64 = 64;
 
 /// The state of one mallocng, with all its groups.
@@ -67,9 +68,9 @@ pub fn is_possible(space: &AddressSpace) -> bool {
 }
 
 /// The states of a process, of mallocng or of its predecessor.
-pub struct FoundStates<State> {
+pub struct FoundStates<T> {
     /// All that were found.
-    pub states: Vec<State>,
+    pub states: Vec<T>,
     /// Name of the first file whose data was not searched completely before the deadline.
     pub first_late_file: Option<String>,
 }

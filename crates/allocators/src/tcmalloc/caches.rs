@@ -44,8 +44,8 @@ pub struct CacheContents {
     pub thread_caches: Vec<u64>,
     /// Number of invalid lists.
     pub broken_lists: u64,
-    /// The first place that was not read because the deadline had passed.
-    pub late_address: Option<u64>,
+    /// The first address that was not read because the deadline had passed.
+    pub first_late_address: Option<u64>,
     /// Bytes read from the target.
     pub bytes_read: u64,
 }
@@ -95,7 +95,7 @@ pub fn find(context: &Context<'_>, heap: &Heap, spans: &Spans) -> CacheContents 
     for ListObjects { objects, is_broken, late_address, bytes_read } in results {
         caches.blocks.extend(objects);
         caches.broken_lists += u64::from(is_broken);
-        caches.late_address = caches.late_address.or(late_address);
+        caches.first_late_address = caches.first_late_address.or(late_address);
         caches.bytes_read += bytes_read;
     }
     caches.blocks.sort_unstable();
@@ -148,7 +148,7 @@ fn transfer_lists(
             break;
         }
         if context.deadline_passed() {
-            caches.late_address.get_or_insert(head);
+            caches.first_late_address.get_or_insert(head);
             break;
         }
         let mut bytes = [0; CENTRAL_BYTES];
@@ -198,7 +198,7 @@ fn thread_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, caches: &mut 
     let mut bytes = vec![0; ALL_FREE_LISTS_BYTES + CACHE_LINKS_BYTES];
     while let Some(at) = pending.pop() {
         if context.deadline_passed() {
-            caches.late_address.get_or_insert(at);
+            caches.first_late_address.get_or_insert(at);
             break;
         }
         if caches.thread_caches.len() >= MAX_CACHES {

@@ -10,10 +10,10 @@ use strandline_process::range::AddressRange;
 
 use crate::radix::MapLayout;
 
-/// The page map (`pagemap.h`, `TCMalloc_PageMap2` of 48 bits less the page shift) for each
-/// configurable page size, the default first (`common.h`, `kPageShift`). Leaves are aligned as by
-/// the system allocator.
-pub static MAPS: [MapLayout; 6] = [map(13), map(12), map(15), map(16), map(14), map(18)];
+/// The page map (`pagemap.h`, `TCMalloc_PageMap2` of 48 bits less the page shift) for each page
+/// size that can be configured (`configure.ac`, `--with-tcmalloc-pagesize`), the default first
+/// (`common.h`, `kPageShift`). Leaves are aligned as by the system allocator.
+pub static MAPS: [MapLayout; 7] = [map(13), map(12), map(15), map(16), map(14), map(18), map(17)];
 
 const fn map(page_shift: u32) -> MapLayout {
     let bits = 48 - page_shift;
@@ -214,8 +214,8 @@ pub const TRANSFER_USED_OFFSET: usize = TRANSFER_SLOTS_OFFSET + TRANSFER_SLOT_BY
 /// Bytes read of a central free list.
 pub const CENTRAL_BYTES: usize = TRANSFER_USED_OFFSET + 4;
 
-/// Bytes of a free list in a thread cache (`thread_cache.h`, `ThreadCache::FreeList`): `list_`,
-/// `length_`, and `size_`.
+/// Bytes of a free list in a thread cache (`thread_cache.h`, `ThreadCache::FreeList`), which begins
+/// with `list_`, its first object.
 pub const FREE_LIST_BYTES: usize = 32;
 /// Offset of `length_`.
 pub const FREE_LIST_LENGTH_OFFSET: usize = 8;

@@ -120,7 +120,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     let structures = metadata::find(context, heap, &spans, &caches, taken);
     let mut doubts = spans.walk.doubts.clone();
     doubts.add(&counts.doubts);
-    caches.late_address.into_iter().for_each(|at| doubts.note_timeout(at));
+    caches.first_late_address.into_iter().for_each(|at| doubts.note_timeout(at));
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
     let are_releasable = claims::free_spans_are_releasable(context, &spans.all);
     let is_releasable = |span: &&Span| are_releasable && span.state == SpanState::Normal;

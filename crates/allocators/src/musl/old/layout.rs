@@ -1,5 +1,5 @@
-//! Layouts of `struct chunk`, `struct bin` and `mal` (`src/malloc/oldmalloc/malloc.c`, before 1.2.1
-//! `src/malloc/malloc.c`), on 64-bit machines.
+//! Layouts of `struct chunk`, `struct bin` and `mal` on 64-bit machines (`malloc.c`; from 1.1.20 on
+//! the first two are in `malloc_impl.h`).
 
 /// Bytes of the header of a chunk (`struct chunk`): the size of the previous chunk and its own.
 pub const HEADER_BYTES: u64 = 16;
