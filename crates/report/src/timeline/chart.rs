@@ -323,10 +323,14 @@ fn mark_table(timeline: &Timeline, surface: Surface) -> Vec<String> {
 fn noted_table(table: Vec<String>, hidden_count: usize, things: &str, surface: Surface) -> Vec<String> {
     let mut lines = vec![String::new()];
     lines.extend(table_lines(table, surface));
-    if hidden_count > 0 {
-        lines.push(format!("{things} not shown: {}; --format json has all", thousands(hidden_count as u64)));
-    }
+    lines.extend(hidden_note(hidden_count, things));
     lines
+}
+
+/// The note that `hidden_count` of `things` are left out; `None` if none is.
+pub(super) fn hidden_note(hidden_count: usize, things: &str) -> Option<String> {
+    let hidden = thousands(hidden_count as u64);
+    (hidden_count > 0).then(|| format!("{things} not shown: {hidden}; --format json has all"))
 }
 
 /// The ledgers, and the verdict of the last one of the largest process.
