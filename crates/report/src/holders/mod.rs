@@ -345,7 +345,7 @@ fn merge_types(lists: &[&[Holding]]) -> Vec<Holding> {
         let index = indexes.get(kind.name.as_str()).copied();
         match index.and_then(|index| merged.get_mut(index)) {
             Some((sum, held_lists)) => {
-                add_fields!(saturating sum, kind: instances, chained, retained_bytes, retained_blocks);
+                add_fields!(saturating sum, kind: instances, bytes, chained, retained_bytes, retained_blocks);
                 held_lists.push(&kind.holds);
             }
             None => {
