@@ -50,7 +50,8 @@ pub struct View {
     pub strata: Vec<Segment>,
     /// The ledger rows that are shown, largest first.
     pub rows: Vec<RowView>,
-    /// The rows that are not shown, as one: number and size, `9 smaller rows`.
+    /// The rows that are not shown, as one: number and size, `9 smaller rows`. `None` if all are
+    /// shown.
     pub hidden_rows: Option<RowView>,
     /// The allocators with their arenas.
     pub allocators: Vec<AllocatorView>,
@@ -60,7 +61,7 @@ pub struct View {
     pub read_runtimes: Vec<Section>,
     /// What would release memory, best first.
     pub remedies: Vec<RemedyView>,
-    /// Remedies that release too little for their own line, as one line.
+    /// Remedies that release too little for their own line, as one line; `None` without any.
     pub minor_remedies: Option<String>,
     /// What is not known.
     pub caveats: Vec<String>,
@@ -75,7 +76,7 @@ pub struct RowView {
     pub bytes: String,
     /// Its share of RSS: `69 %`.
     pub share: String,
-    /// Its state, if it has one.
+    /// Its state; `None` for a sum of rows.
     pub state: Option<State>,
     /// Its id: `glibc.free.trim`.
     pub id: String,
@@ -259,7 +260,7 @@ fn strata(explanation: &Explanation) -> Vec<Segment> {
 struct Ledger {
     /// Largest first.
     shown_rows: Vec<RowView>,
-    /// The others as one.
+    /// The others as one, if there are any.
     hidden_rows: Option<RowView>,
 }
 

@@ -51,7 +51,7 @@ const TEXT_COLOUR: RGBColor = RGBColor(27, 31, 35);
 /// Colour of axes, their labels, and marks.
 const MUTED_COLOUR: RGBColor = RGBColor(87, 96, 106);
 const GRID_COLOUR: RGBColor = RGBColor(227, 230, 234);
-/// The palette of Okabe and Ito, dark enough for lines on white.
+/// The palette of Okabe and Ito, without black, and without yellow, which is too light on white.
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),

@@ -162,7 +162,7 @@ mod tests {
     use super::*;
     use crate::timeline::fabricated;
 
-    const PLAIN: Surface = Surface { columns: 80, colour: false };
+    const PLAIN: Surface = Surface { columns: 80, has_colour: false };
 
     /// A recording with a growing number of `Node` objects and a type that does not grow.
     fn recording() -> Timeline {
