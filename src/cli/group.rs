@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn the_shorter_limit_of_a_stop_counts() {
         let limit = |more: &[&str]| {
-            let words = [&["strandline", "explain", "--ledgers", "--cgroup", "/a"], more].concat();
+            let words = [&["strandline", "explain", "--ledgers", "--cgroup", "/a"][..], more].concat();
             let Verb::Explain(explain) = Arguments::try_parse_from(words).unwrap().verb else {
                 panic!("these are arguments of explain")
             };

@@ -191,7 +191,7 @@ mod tests {
     fn ledgers_that_are_not_shown_are_counted() {
         let mut timeline = recording();
         let last_ledger = timeline.ledgers[3].clone();
-        timeline.ledgers.extend(vec![last_ledger; 2 * MAX_LEDGERS - 4]);
+        timeline.ledgers.extend(std::iter::repeat_n(last_ledger, 2 * MAX_LEDGERS - 4));
         let lines = follow(&timeline, "app.Node", PLAIN);
         assert_eq!(lines.last().map(String::as_str), Some("ledgers not shown: 24; --format json has all"));
     }
