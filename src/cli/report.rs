@@ -18,7 +18,7 @@ use strandline_report::timeline::chart::{self, Glyphs};
 use strandline_report::timeline::{Timeline, export, groups_csv, html, svg};
 
 /// Maximum number of recordings in a report: more lines of a chart cannot be distinguished.
-pub const MAX_FILES: usize = 8;
+pub const MAX_FILES: usize = html::MAX_RECORDINGS;
 /// Number of roots and types shown of a `holders` document.
 const HOLDERS_SHOWN: usize = 20;
 
