@@ -15,6 +15,7 @@ use plotters::style::{Color, FontStyle, IntoFont, RGBColor, ShapeStyle, TextStyl
 
 use self::ticks::{byte_label, byte_ticks, time_label, time_ticks};
 use super::choice::{bytes_of, ending, largest, process_name, seconds_of, title};
+use super::html::MAX_RECORDINGS;
 use super::{Point, Timeline};
 use crate::template::DrawError;
 use crate::text::{clean_sentence, shorten};
@@ -51,14 +52,17 @@ const TEXT_COLOUR: RGBColor = RGBColor(27, 31, 35);
 /// Colour of axes, their labels, and marks.
 const MUTED_COLOUR: RGBColor = RGBColor(87, 96, 106);
 const GRID_COLOUR: RGBColor = RGBColor(227, 230, 234);
-/// The palette of Okabe and Ito, without black, and without yellow, which is too light on white.
-const COLOURS: [RGBColor; 6] = [
+/// Colours of the recordings: the palette of Okabe and Ito, without black, and without yellow, which
+/// is too light on white; then the grey and the violet of the page's lines.
+const COLOURS: [RGBColor; MAX_RECORDINGS] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
     RGBColor(204, 121, 167),
     RGBColor(230, 159, 0),
     RGBColor(86, 180, 233),
+    RGBColor(110, 119, 129),
+    RGBColor(75, 63, 158),
 ];
 /// The font embedded in PNG pictures; SVG uses the reader's.
 const FONT: &[u8] = include_bytes!("assets/font/DejaVuSans-subset.ttf");
