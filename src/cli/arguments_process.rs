@@ -100,7 +100,7 @@ pub struct Explain {
     #[arg(long, value_name = "EXPR", value_parser = Condition::parse)]
     pub fail_if: Vec<Condition>,
     /// Explain the process and its descendants: a line each, shared pages counted once
-    #[arg(long, conflicts_with = "verbose", conflicts_with_all = GROUP_FLAGS)]
+    #[arg(long, conflicts_with_all = ["verbose", "rows"], conflicts_with_all = GROUP_FLAGS)]
     pub tree: bool,
     /// Also report leaked blocks and what each root retains: see `strandline holders`
     #[arg(long, conflicts_with = "tree", conflicts_with_all = GROUP_FLAGS)]

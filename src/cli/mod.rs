@@ -458,6 +458,10 @@ mod tests {
     fn usage_errors_are_one_line() {
         let line = complaint(&["strandline", "explain", "--fail-if", "stranded = 5", "1"]);
         assert!(line.contains("a single = compares nothing"), "{line}");
+        for option in [&["-v"][..], &["--rows", "all"], &["--cgroup", "/a"]] {
+            let line = complaint(&[&["strandline", "explain", "--tree"][..], option].concat());
+            assert!(line.starts_with("the argument '--tree' cannot be used with"), "{line}");
+        }
         for verb in ["explain", "reclaim", "holders", "record"] {
             let words = ["strandline", verb].map(OsString::from);
             let line =
