@@ -157,7 +157,7 @@ pub enum Verb {
     /// The process that starts the lab's commands
     #[command(hide = true)]
     LabLauncher(LabLauncher),
-    /// Runs a round on its node
+    /// The process that runs a round on its node
     #[command(hide = true)]
     LabRound(super::arguments_slurm::LabRound),
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::arguments_reading::duration_or_none;
+use super::arguments_reading::duration_or_zero;
 use super::arguments_slurm::OnSlurm;
 use super::condition::parse_bytes;
 use strandline_lab::squeeze::LimitKind;
@@ -32,7 +32,7 @@ pub struct Rounds {
     pub seed: u64,
 }
 
-/// Where a lab works.
+/// How and where a lab runs its commands.
 #[derive(Args, Clone, Debug)]
 pub struct Lab {
     /// End a run that takes longer; it counts as failed
@@ -193,7 +193,7 @@ pub struct Try {
     #[arg(long, value_name = "COMMAND", requires = "ready")]
     pub load: Option<String>,
     /// Time between the load and the measurement
-    #[arg(long, value_name = "TIME", requires = "ready", default_value = "1s", value_parser = duration_or_none)]
+    #[arg(long, value_name = "TIME", requires = "ready", default_value = "1s", value_parser = duration_or_zero)]
     pub settle: Duration,
     /// What to minimise. Among candidates within 5% and 1MiB of the smallest, the fastest is the best
     #[arg(long, value_name = "GOAL", default_value = "settled")]
@@ -225,6 +225,7 @@ pub struct Try {
 impl Try {
     /// How to run the server, if the command is one.
     pub fn service(&self) -> Option<Service> {
+        /// Without --timeout, the time limit for the server to become ready.
         const READY_LIMIT: Duration = Duration::from_secs(30);
         Some(Service {
             ready: self.ready.clone()?,
@@ -244,7 +245,7 @@ fn ready(text: &str) -> Result<ReadyCondition, String> {
             port.parse().ok().filter(|&port| port > 0).map(ReadyCondition::Port).ok_or_else(usage)
         }
         Some(("line", line)) if !line.is_empty() => Ok(ReadyCondition::Line(line.to_owned())),
-        Some(("seconds", seconds)) => duration_or_none(seconds).map(ReadyCondition::After),
+        Some(("seconds", seconds)) => duration_or_zero(seconds).map(ReadyCondition::After),
         _ => Err(usage()),
     }
 }
@@ -470,7 +471,7 @@ mod tests {
         for wrong in ["port=0", "port=99999", "line=", "seconds=x", "80", ""] {
             assert!(ready(wrong).is_err(), "{wrong}");
         }
-        assert_eq!(duration_or_none("0"), Ok(Duration::ZERO));
+        assert_eq!(duration_or_zero("0"), Ok(Duration::ZERO));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use strandline_report::model::Rows;
 
 use super::arguments::pid;
 use super::arguments_export::stop_budget;
-use super::arguments_reading::{Detail, QuietFor, SnapshotChoice, duration_or_none, rows};
+use super::arguments_reading::{Detail, QuietFor, SnapshotChoice, duration_or_zero, rows};
 use super::condition::Condition;
 use super::{Failure, Result};
 
@@ -100,7 +100,7 @@ pub struct Explain {
     #[arg(long, value_name = "EXPR", value_parser = Condition::parse)]
     pub fail_if: Vec<Condition>,
     /// Explain the process and its descendants: a line each, shared pages counted once
-    #[arg(long, conflicts_with = "verbose", conflicts_with_all = GROUP_FLAGS)]
+    #[arg(long, conflicts_with_all = ["verbose", "rows"], conflicts_with_all = GROUP_FLAGS)]
     pub tree: bool,
     /// Also report leaked blocks and what each root retains: see `strandline holders`
     #[arg(long, conflicts_with = "tree", conflicts_with_all = GROUP_FLAGS)]
@@ -200,7 +200,7 @@ pub struct Reclaim {
     #[arg(long)]
     pub dry_run: bool,
     /// Maximum wait for a safe moment
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration_or_none)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration_or_zero)]
     pub wait: Duration,
     /// Allow the direct method of zero_pages: if strandline is killed at the wrong instant, a write of
     /// the process to one of those pages may be lost. Only with `--remedy zero_pages`

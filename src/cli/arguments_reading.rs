@@ -32,11 +32,11 @@ impl SnapshotChoice {
     }
 }
 
-/// How long a process is read without stopping it.
+/// How long to wait until a process can be read without a stop.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct QuietFor {
     /// Wait this long for all threads to sleep, so that the process is read without a stop; then stop it. 0 stops it at once
-    #[arg(long = "quiet-for", value_name = "TIME", default_value = "250ms", value_parser = duration_or_none)]
+    #[arg(long = "quiet-for", value_name = "TIME", default_value = "250ms", value_parser = duration_or_zero)]
     pub limit: Duration,
 }
 
@@ -57,11 +57,11 @@ pub fn rows(text: &str) -> Result<Rows, String> {
 }
 
 /// Parses a time like [`plan::duration`], or 0.
-pub(super) fn duration_or_none(text: &str) -> Result<Duration, String> {
+pub(super) fn duration_or_zero(text: &str) -> Result<Duration, String> {
     let number = text.trim_end_matches(|c: char| c.is_alphabetic());
     let unit = text.strip_prefix(number).unwrap_or_default();
-    let is_none = number.parse::<f64>() == Ok(0.0) && plan::duration(&format!("1{unit}")).is_ok();
-    if is_none { Ok(Duration::ZERO) } else { plan::duration(text) }
+    let is_zero = number.parse::<f64>() == Ok(0.0) && plan::duration(&format!("1{unit}")).is_ok();
+    if is_zero { Ok(Duration::ZERO) } else { plan::duration(text) }
 }
 
 #[cfg(test)]

@@ -18,7 +18,8 @@ use strandline_lab::setup::{LabContent, LabSetup};
 use strandline_lab::user::ProgressDisplay;
 
 const SCHEMA: &str = "strandline/compare/1";
-/// Number of runs in cachegrind, which hardly vary and take 20 to 50 times as long.
+/// Number of runs in cachegrind, which hardly vary and take 20 to 100 times as long
+/// (valgrind.org/info/tools.html).
 const COUNTED_ROUNDS: u32 = 5;
 const NO_VALGRIND: &str =
     "valgrind, which --instructions counts with on this machine, is not here: apt install valgrind";

@@ -1,5 +1,7 @@
 //! `explain --cgroup`, `--container`, `--unit`, `--pod`: one control group.
 
+use std::time::Duration;
+
 use strandline_export::ledgers::first_stop;
 use strandline_inspect::explain::Options;
 use strandline_inspect::group::explain_group;
@@ -34,27 +36,31 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
     Ok(test_conditions(&arguments.fail_if, |condition| condition.test_group(&explanation, arguments.ledgers)))
 }
 
-/// Takes the ledgers of its processes, each within the budget.
+/// Takes the ledgers of its processes.
 fn take_ledgers(arguments: &Explain, explanation: &mut GroupExplanation, is_json: bool) {
     let line = Progress::new(!is_json);
     let show = |done, total| line.set_line(&format!("ledger of process {} of {total}", done + 1));
-    let budget = arguments.stop_budget;
-    let max_stop = |process: &GroupProcess| {
-        let figures = Figures {
-            // An unknown RSS might need any time.
-            rss_bytes: process.rss_bytes.unwrap_or(u64::MAX),
-            anonymous_bytes: process.anonymous_bytes,
-            ..Figures::default()
-        };
-        first_stop(&figures, budget)
-    };
+    let max_stop = |process: &GroupProcess| max_stop(arguments, process);
     let inspection = Options {
-        runtimes: true,
+        runtimes: !arguments.no_runtimes,
         snapshot: arguments.snapshot.mode(),
         quiet_for: arguments.quiet.limit,
         ..Options::default()
     };
     add_ledgers(explanation, &LedgerOptions { inspection, max_stop: &max_stop, report_progress: &show });
+}
+
+/// How long the ledger of a process may stop it: what --stop-budget and --max-stop both allow;
+/// `None` for not at all.
+fn max_stop(arguments: &Explain, process: &GroupProcess) -> Option<Duration> {
+    let figures = Figures {
+        // An unknown RSS might need any time.
+        rss_bytes: process.rss_bytes.unwrap_or(u64::MAX),
+        anonymous_bytes: process.anonymous_bytes,
+        ..Figures::default()
+    };
+    let budgeted = first_stop(&figures, arguments.stop_budget)?;
+    Some(arguments.max_stop.map_or(budgeted, |max_stop| max_stop.min(budgeted)))
 }
 
 /// Opens the group that is named, in the hierarchy of this machine.
@@ -70,7 +76,26 @@ pub fn open(choice: &GroupChoice) -> Result<(Hierarchy, Group)> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
     use strandline_inspect::group::rows::legend;
+
+    use super::*;
+    use crate::cli::arguments::{Arguments, Verb};
+
+    #[test]
+    fn the_shorter_limit_of_a_stop_counts() {
+        let limit = |more: &[&str]| {
+            let words = [&["strandline", "explain", "--ledgers", "--cgroup", "/a"][..], more].concat();
+            let Verb::Explain(explain) = Arguments::try_parse_from(words).unwrap().verb else {
+                panic!("these are arguments of explain")
+            };
+            max_stop(&explain, &GroupProcess { rss_bytes: Some(0), ..GroupProcess::default() })
+        };
+        let budgeted = limit(&[]);
+        assert!(budgeted > Some(Duration::from_millis(1)));
+        assert_eq!(limit(&["--max-stop", "1ms"]), Some(Duration::from_millis(1)));
+        assert_eq!(limit(&["--max-stop", "60s"]), budgeted);
+    }
 
     #[test]
     fn every_row_is_defined_for_people() {

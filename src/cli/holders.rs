@@ -35,7 +35,7 @@ struct ExplainDocument {
     holders: Option<Findings>,
 }
 
-/// Whether a file is a JSON document and not a recording; false for an unreadable file.
+/// Whether a file begins as JSON documents do, and recordings do not; false for an unreadable file.
 pub fn is_document(path: &Path) -> bool {
     let mut first_byte = [0];
     let is_file = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file());

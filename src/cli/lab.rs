@@ -192,7 +192,7 @@ pub fn show<T: Serialize>(
     output: &mut Output,
 ) -> Result<()> {
     let text = match chosen_format(report_output, output) {
-        LabFormat::Terminal => terminal::lines(page, output.surface),
+        LabFormat::Terminal => terminal::text(page, output.surface),
         LabFormat::Markdown => markdown::text(page),
         LabFormat::Html => html::text(page)?,
         LabFormat::Json => json(schema, body)?,

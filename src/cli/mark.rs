@@ -10,14 +10,14 @@ use strandline_recorder::MARK_VARIABLE;
 /// ended.
 pub fn run(arguments: &Mark) -> Result<CommandResult> {
     let Some(value) = std::env::var_os(MARK_VARIABLE) else { return Ok(CommandResult::Done) };
-    let Some(number) = value.to_str().and_then(|number| number.parse::<i32>().ok()) else {
+    let Some(descriptor) = value.to_str().and_then(|number| number.parse::<i32>().ok()) else {
         return Err(Failure(format!(
             "cannot send the mark: {MARK_VARIABLE} in the environment is no file descriptor; do not set it, strandline does"
         )));
     };
-    let Some(mut socket) = strandline_sys::spawn::inherited_socket(number) else {
+    let Some(mut socket) = strandline_sys::spawn::inherited_socket(descriptor) else {
         return Err(Failure(format!(
-            "cannot send the mark: file descriptor {number} ({MARK_VARIABLE}) is not the recorder's socket; keep it open in \
+            "cannot send the mark: file descriptor {descriptor} ({MARK_VARIABLE}) is not the recorder's socket; keep it open in \
              the script, and use another number for its own files"
         )));
     };

@@ -112,7 +112,7 @@ pub fn run() -> ExitCode {
         return ExitCode::from(EXIT_USAGE);
     }
     if arguments.verb.reads_processes() {
-        // If the limit cannot be set, the data is only as safe as the machine's settings make it.
+        // If this fails, the machine decides whether a crash writes what was read to a file.
         drop(strandline_sys::spawn::disable_core_files());
     }
     let mut output = Output::new(arguments.common);
@@ -137,7 +137,7 @@ pub fn run() -> ExitCode {
         Verb::DemoChild(child) => demo_child::run(child),
         Verb::Doctor(arguments) => doctor::run(arguments, &mut output),
         Verb::LabLauncher(launcher) => launch(launcher.socket),
-        Verb::LabRound(arguments) => slurm::round(arguments),
+        Verb::LabRound(arguments) => slurm::run(arguments),
         Verb::Completions(completions) => generate::completions(completions, &mut output),
         Verb::Man(man) => generate::man(man),
         Verb::Reference => generate::reference(&mut output),
@@ -185,7 +185,7 @@ fn launch(descriptor: i32) -> Result<CommandResult> {
 /// The conflict between --jobs and --on slurm.
 const JOBS_ON_SLURM: &str = "--jobs sets the runs at a time on one machine; on Slurm each round has its own node: give --at-once instead";
 
-/// Conflicting flags of a lab on a cluster: its rounds need a shared folder.
+/// The first conflict of a lab's flags with --on slurm, whose rounds need a shared folder.
 fn lab_conflict(verb: &Verb) -> Option<&'static str> {
     let lab = match verb {
         Verb::Compare(compare) => &compare.lab,
@@ -198,8 +198,8 @@ fn lab_conflict(verb: &Verb) -> Option<&'static str> {
     jobs_conflict.or_else(|| lab.slurm.missing_dir(lab.dir.as_deref()))
 }
 
-/// Flags that have no effect with this subcommand or remedy. If they were ignored, the user might
-/// think that they took effect.
+/// The first flags that contradict each other or would have no effect. If they were ignored, the
+/// user might think that they took effect.
 fn conflicting_flags(arguments: &Arguments) -> Option<&'static str> {
     if let Some(conflict) = lab_conflict(&arguments.verb) {
         return Some(conflict);
@@ -240,7 +240,8 @@ fn conflicting_flags(arguments: &Arguments) -> Option<&'static str> {
     }
 }
 
-/// Blocks that only unread ones reference would seem to leak.
+/// Conflicting flags of a search for holders: if a limited stop left blocks unread, those that only
+/// these reference would seem to leak.
 fn holders_conflict(max_stop: Option<Duration>, snapshot: SnapshotChoice) -> Option<&'static str> {
     (max_stop.is_some() && snapshot == SnapshotChoice::Never)
         .then_some("--max-stop needs a snapshot to find what holds memory: leave out --snapshot=never")
@@ -457,6 +458,10 @@ mod tests {
     fn usage_errors_are_one_line() {
         let line = complaint(&["strandline", "explain", "--fail-if", "stranded = 5", "1"]);
         assert!(line.contains("a single = compares nothing"), "{line}");
+        for option in [&["-v"][..], &["--rows", "all"], &["--cgroup", "/a"]] {
+            let line = complaint(&[&["strandline", "explain", "--tree"][..], option].concat());
+            assert!(line.starts_with("the argument '--tree' cannot be used with"), "{line}");
+        }
         for verb in ["explain", "reclaim", "holders", "record"] {
             let words = ["strandline", verb].map(OsString::from);
             let line =

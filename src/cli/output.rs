@@ -22,13 +22,13 @@ pub struct Output {
 }
 
 impl Output {
-    /// Determined by the flags, the environment and the terminal.
+    /// The output that the flags, the environment and the terminal determine.
     pub fn new(common: Common) -> Self {
         let is_terminal = std::io::stdout().is_terminal();
         // An empty NO_COLOR does not count (no-color.org).
         let is_colour_refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
             || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        let colour = match common.color {
+        let has_colour = match common.color {
             When::Always => true,
             When::Never => false,
             When::Auto => is_terminal && !is_colour_refused,
@@ -38,7 +38,7 @@ impl Output {
             .flatten()
             .map_or(Surface::MIN_COLUMNS, |(width, _)| usize::from(width.0));
         let columns = columns.clamp(Surface::MIN_COLUMNS, Surface::MAX_COLUMNS);
-        Self { is_json: common.json, surface: Surface { columns, colour } }
+        Self { is_json: common.json, surface: Surface { columns, has_colour } }
     }
 
     /// Prints `text` on standard output. A reader that closes the pipe early (`| head`) is no
@@ -53,7 +53,8 @@ impl Output {
         }
     }
 
-    /// Prints `body` as the only document of this run.
+    /// Prints `body` as the only document of this run; `target` is the inspected process, if there
+    /// is one.
     pub fn document<T: serde::Serialize>(
         &mut self,
         schema: &str,

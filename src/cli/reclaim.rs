@@ -19,15 +19,15 @@ pub const SCHEMA: &str = "strandline/reclaim/1";
 
 /// How long the target's minor faults are counted after the call, as the cost of giving memory
 /// back.
-const WATCH: Duration = Duration::from_secs(2);
-/// Another remedy is mentioned only if it is predicted to release more than 1 / this of RSS.
+const FAULT_WATCH: Duration = Duration::from_secs(2);
+/// A better remedy, or pinned memory, is mentioned above 1/`MIN_MENTIONED_DIVISOR` of RSS.
 const MIN_MENTIONED_DIVISOR: u64 = 100;
 /// Pinned memory below this is not mentioned.
 const MIN_PINNED_BYTES: u64 = 1 << 20;
 
 /// Applies the remedy and prints the result. A refusal exits with "could not".
 pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<CommandResult> {
-    let options = ReclaimOptions { watch: WATCH, ..options(arguments) };
+    let options = ReclaimOptions { watch: FAULT_WATCH, ..options(arguments) };
     let pid = arguments.pid()?;
     let reclamation = reclaim(pid, &options)?;
     let is_refused = reclamation.outcome == Outcome::Refused;
@@ -45,7 +45,7 @@ pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<CommandResult> {
     Ok(CommandResult::Done)
 }
 
-/// What the arguments say about any reclaim; faults are not counted after it.
+/// The options that the arguments request, without counting page faults afterwards.
 pub fn options(arguments: &Reclaim) -> ReclaimOptions<'_> {
     ReclaimOptions {
         remedy: arguments.remedy.as_deref(),
@@ -123,7 +123,7 @@ fn pins_command(pid: i32, reclamation: &Reclamation) -> Option<NextCommand> {
     })
 }
 
-/// Whether a remedy is more than advice.
+/// Whether `reclaim` applies this remedy; true for one that no reader lists.
 fn is_applied(id: &str) -> bool {
     readers::remedy(id).is_none_or(|spec| spec.is_applied())
 }

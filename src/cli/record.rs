@@ -237,7 +237,7 @@ fn print_summary(recorded: &Recorded, peak_period: &str) {
     print_message(&format!("{path} ({}); next: strandline report {next}", bytes(*file_bytes)));
 }
 
-/// The progress line, shown only on a terminal and after a while.
+/// The progress line of a recording, shown after [`SHOW_AFTER`].
 struct ProgressLine {
     is_shown: bool,
     /// Whether a line is on the terminal now.

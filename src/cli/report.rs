@@ -18,7 +18,7 @@ use strandline_report::timeline::chart::{self, Glyphs};
 use strandline_report::timeline::{Timeline, export, groups_csv, html, svg};
 
 /// Maximum number of recordings in a report: more lines of a chart cannot be distinguished.
-pub const MAX_FILES: usize = 8;
+pub const MAX_FILES: usize = html::MAX_RECORDINGS;
 /// Number of roots and types shown of a `holders` document.
 const HOLDERS_SHOWN: usize = 20;
 
@@ -153,7 +153,7 @@ struct Destination {
     writer: Box<dyn Write>,
     /// The incomplete file; `None` for a device, a pipe or standard output.
     temporary: Option<NamedTempFile>,
-    /// The path of the complete file; `None` for standard output.
+    /// The path that the incomplete file gets in the end; `None` without one.
     path: Option<PathBuf>,
     name: String,
     /// Whether strandline chose the name of the file, and has to print it.

@@ -6,7 +6,7 @@ use strandline_lab::executor::StopReason;
 use strandline_lab::slurm::{TaskArguments, serve};
 
 /// Runs the round that is the task `arguments.task` of a job array.
-pub fn round(arguments: &LabRound) -> Result<CommandResult> {
+pub fn run(arguments: &LabRound) -> Result<CommandResult> {
     let LabRound { folder, array, task, node, restarts } = arguments;
     let (task, array, restarts) = (*task, *array, *restarts);
     let task = TaskArguments { folder: folder.clone(), array, task, node: node.clone(), restarts };

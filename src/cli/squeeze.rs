@@ -1,5 +1,7 @@
 //! `squeeze -- COMMAND`: finds the smallest memory limit under which the command still succeeds.
 
+use std::time::Duration;
+
 use clap::ValueEnum;
 use strandline_inspect::environment::Environment;
 use strandline_process::pages::USER_ADDRESS_END;
@@ -177,7 +179,7 @@ fn search_arguments(arguments: &Squeeze, is_json: bool) -> Vec<String> {
             format!("--resolution={min_bytes}")
         }
     }));
-    words.extend(arguments.timeout.map(|timeout| format!("--timeout={}ms", timeout.as_millis())));
+    words.extend(arguments.timeout.map(timeout_word));
     words.extend(arguments.fresh.then(|| "--fresh".to_owned()));
     let format = if is_json {
         Some("json".to_owned())
@@ -189,6 +191,12 @@ fn search_arguments(arguments: &Squeeze, is_json: bool) -> Vec<String> {
     words.push("--".to_owned());
     words.extend(arguments.command.iter().cloned());
     words
+}
+
+/// The flag of a timeout, in microseconds, the smallest unit that is parsed: rounded up, as 0 is
+/// refused.
+fn timeout_word(timeout: Duration) -> String {
+    format!("--timeout={}us", timeout.as_nanos().div_ceil(1_000).max(1))
 }
 
 /// A progress line for a run: `trial 7: 12.3 MiB succeeded`.
@@ -214,4 +222,25 @@ fn ceiling(kind: LimitKind, memory_bytes: Option<u64>) -> Result<u64> {
     };
     let limits = resource.get().map_err(|error| Failure(format!("{}: {error}", kind.name())))?;
     Ok(pages_down(limits.hard).clamp(PAGE_BYTES, MAX_ADDRESS_SPACE_BYTES))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_gets_the_timeout() {
+        let second = Duration::from_secs(1);
+        let year = 366 * 24 * 3_600 * second;
+        for (timeout, sent) in [
+            (Duration::from_nanos(1), Duration::from_micros(1)),
+            (Duration::from_micros(500), Duration::from_micros(500)),
+            (1_500 * Duration::from_millis(1), 1_500 * Duration::from_millis(1)),
+            (year, year),
+        ] {
+            let word = timeout_word(timeout);
+            let parsed = strandline_recorder::plan::duration(word.strip_prefix("--timeout=").unwrap());
+            assert_eq!(parsed, Ok(sent), "{word}");
+        }
+    }
 }

@@ -40,7 +40,7 @@ pub fn run(arguments: &Top, output: &mut Output) -> Result<CommandResult> {
     strandline_sys::own_memory::map_large_arrays();
     let callback: LedgerCallback = Arc::new(|pid, request, columns| {
         let columns = usize::from(columns).clamp(Surface::MIN_COLUMNS, Surface::MAX_COLUMNS);
-        let result = inspect(pid, request, Surface { columns, colour: false });
+        let result = inspect(pid, request, Surface { columns, has_colour: false });
         strandline_sys::own_memory::trim_heap();
         result.map_err(|Failure(line)| strandline_report::text::clean(&line))
     });

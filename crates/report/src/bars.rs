@@ -51,7 +51,7 @@ mod tests {
     #[test]
     fn a_bar_is_as_long_as_its_share() {
         let segment = |name, glyph, bytes| Segment { name, glyph, paint: Paint::Faint, bytes };
-        let plain = Surface { columns: 43, colour: false };
+        let plain = Surface { columns: 43, has_colour: false };
         let lines = bars(&[segment("live", '█', 1 << 20), segment("pinned", '▓', 3 << 20)], plain);
         assert_eq!(
             lines,

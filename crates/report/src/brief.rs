@@ -69,6 +69,7 @@ impl NextCommand {
 }
 
 impl Brief {
+    /// The parts of the screen on `explanation`.
     pub fn new(explanation: &Explanation) -> Self {
         let (pid, kernel) = (explanation.target.pid, &explanation.kernel);
         let important = ImportantCaveats::of(&explanation.caveats, kernel.rss_bytes);
@@ -129,6 +130,7 @@ pub struct ImportantCaveats {
 }
 
 impl ImportantCaveats {
+    /// The caveats of a process of `rss_bytes`, or of a group with that charge.
     pub fn of(caveats: &[Caveat], rss_bytes: u64) -> Self {
         let min_bytes = rss_bytes / IMPORTANT_DIVISOR;
         let sentences = caveats.iter().filter_map(|caveat| {
@@ -189,7 +191,8 @@ fn cost(explanation: &Explanation, caveat_count: usize) -> String {
     cost_line(cost.stopped_seconds, cost.wall_seconds, Some(cost.bytes_read), caveat_count)
 }
 
-/// The last line of a default screen; `caveat_count` are the caveats that only `-v` shows.
+/// The last line of a default screen. A `bytes_read` of `None` is left out; `caveat_count` is the
+/// number of caveats that only `-v` shows.
 pub fn cost_line(
     stopped_seconds: f64,
     wall_seconds: f64,

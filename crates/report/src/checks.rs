@@ -11,6 +11,7 @@ use super::text::{clean_sentence, hanging, pad_right, width, wrap};
 const STATUS_COLUMNS: usize = 9;
 /// Width of a check's id and the spaces after it.
 const ID_COLUMNS: usize = 17;
+/// Indent of the consequence and of the fix.
 const INDENT: &str = "           ";
 
 /// The result of a check.
@@ -89,12 +90,12 @@ fn check_lines(check: &Check, surface: Surface) -> Vec<String> {
 /// to be pasted.
 fn wrap_advice(text: &str, columns: usize) -> Vec<String> {
     let mut lines = vec!["→".to_owned()];
-    let mut is_command = false;
+    let mut is_in_command = false;
     let mut word = String::new();
     // The line feed ends the last word, also within a command without its second backquote.
     for c in text.chars().chain(['\n']) {
-        is_command ^= c == '`';
-        if c != '\n' && (c != ' ' || is_command) {
+        is_in_command ^= c == '`';
+        if c != '\n' && (c != ' ' || is_in_command) {
             word.push(c);
             continue;
         }
@@ -128,12 +129,12 @@ mod tests {
             check("map_files", Status::Limited, false),
             check("gdb", Status::Missing, true),
         ];
-        let text = checks(&all, Surface { columns: 80, colour: false });
+        let text = checks(&all, Surface { columns: 80, has_colour: false });
         assert!(text.starts_with("2 checks are limited or missing"));
         assert!(text.lines().all(|line| crate::text::width(line) <= 80), "{text}");
         assert!(!text.contains('\x1b'));
         assert_eq!(text.matches("→ do this").count(), 2);
-        let satisfied = checks(&all[..1], Surface { columns: 80, colour: false });
+        let satisfied = checks(&all[..1], Surface { columns: 80, has_colour: false });
         assert!(satisfied.starts_with("everything that explain and reclaim need is here"));
     }
 

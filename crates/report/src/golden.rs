@@ -12,7 +12,7 @@ use super::text::{is_unsafe, width};
 use super::tree::{Member, Tree};
 use super::{reclamation, terminal, tree};
 
-const PLAIN: Surface = Surface { columns: 80, colour: false };
+const PLAIN: Surface = Surface { columns: 80, has_colour: false };
 
 fn default_screen(explanation: &Explanation, rows: Rows) -> String {
     let text = terminal::explanation(&View::new(explanation, rows), PLAIN);
@@ -62,7 +62,7 @@ fn hostile_names_cannot_reach_the_terminal() {
 #[test]
 fn colour_changes_nothing_but_colour() {
     let view = View::new(&fabricated::service(), Rows::Large);
-    let coloured = terminal::explanation(&view, Surface { columns: 80, colour: true });
+    let coloured = terminal::explanation(&view, Surface { columns: 80, has_colour: true });
     let plain = without_colour(&coloured);
     assert_eq!(plain, terminal::explanation(&view, PLAIN));
     assert!(coloured.len() > plain.len());
@@ -143,7 +143,7 @@ fn no_word_is_cut() {
         known_words.extend(words(fixed_words));
         for columns in 80..=120 {
             let view = View::new(&explanation, Rows::Large);
-            let text = terminal::explanation(&view, Surface { columns, colour: false });
+            let text = terminal::explanation(&view, Surface { columns, has_colour: false });
             assert_fits(&text, columns);
             let cut: Vec<_> = words(&text).difference(&known_words).cloned().collect();
             assert!(cut.is_empty(), "{cut:?} of {text}");
@@ -165,7 +165,7 @@ fn a_significant_caveat_belongs_to_the_answer() {
 #[test]
 fn a_wider_terminal_is_used() {
     let view = View::new(&fabricated::service(), Rows::All);
-    let text = terminal::explanation(&view, Surface { columns: 120, colour: false });
+    let text = terminal::explanation(&view, Surface { columns: 120, has_colour: false });
     assert_fits(&text, 120);
     assert!(text.lines().any(|line| width(line) > 110), "{text}");
 }

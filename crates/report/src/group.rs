@@ -73,7 +73,7 @@ pub fn screen(explanation: &GroupExplanation, shows_all: bool, surface: Surface)
     joined(&lines)
 }
 
-/// `limit 48.0 MiB`, or why there is no figure. The limit of the group `unread_path` could not be
+/// `limit 48.0 MiB`, or why there is no figure. `unread_path` is the group whose limit could not be
 /// read.
 pub(crate) fn limit_text(limit_bytes: Option<u64>, unread_path: Option<&str>) -> String {
     match (limit_bytes, unread_path) {
@@ -445,7 +445,7 @@ mod tests {
     fn a_long_path_is_shortened_to_a_heading_of_one_line() {
         let mut explanation = GroupExplanation::default();
         explanation.target.path = "/folder".repeat(30);
-        let lines = heading(&explanation, Surface { columns: 80, colour: false });
+        let lines = heading(&explanation, Surface { columns: 80, has_colour: false });
         assert_eq!((lines.len(), width(&lines[0])), (2, 80), "{lines:?}");
     }
 }

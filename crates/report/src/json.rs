@@ -48,6 +48,9 @@ fn component<'a>(name: &'a str, version: &'a Option<String>) -> Component<'a> {
 
 /// Returns the document `schema` with the fields of `body`, as text with a final newline. `target`
 /// is the inspected process, if there is one.
+///
+/// # Errors
+/// A value cannot be written as JSON.
 pub fn document<T: Serialize>(
     schema: &str,
     machine: &Environment,
@@ -58,7 +61,7 @@ pub fn document<T: Serialize>(
     Ok(escape(&text) + "\n")
 }
 
-/// Returns the same document as a value to embed in another one, with the version that made it.
+/// Returns such a document as a value to embed in another one; `version` of strandline made it.
 pub fn nested_document<'a, T: Serialize>(
     schema: &'a str,
     version: &'a str,

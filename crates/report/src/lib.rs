@@ -1,7 +1,7 @@
 //! Turns facts into output for people and scripts: text, pages, charts, JSON. This crate must not
 //! inspect a process, run anything, or judge its input.
 //!
-//! `model` turns facts into text that is safe to show, `terminal` and its neighbours lay that text
+//! `model` turns facts into text that is safe to show, `terminal` and the other views lay that text
 //! out, `json` writes documents. Every string from a target goes through `text::clean`, and nothing
 //! here determines an exit status.
 

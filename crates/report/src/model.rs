@@ -50,7 +50,8 @@ pub struct View {
     pub strata: Vec<Segment>,
     /// The ledger rows that are shown, largest first.
     pub rows: Vec<RowView>,
-    /// The rows that are not shown, as one: number and size, `9 smaller rows`.
+    /// The rows that are not shown, as one: number and size, `9 smaller rows`. `None` if all are
+    /// shown.
     pub hidden_rows: Option<RowView>,
     /// The allocators with their arenas.
     pub allocators: Vec<AllocatorView>,
@@ -60,7 +61,7 @@ pub struct View {
     pub read_runtimes: Vec<Section>,
     /// What would release memory, best first.
     pub remedies: Vec<RemedyView>,
-    /// Remedies that release too little for their own line, as one line.
+    /// Remedies that release too little for their own line, as one line; `None` without any.
     pub minor_remedies: Option<String>,
     /// What is not known.
     pub caveats: Vec<String>,
@@ -75,7 +76,7 @@ pub struct RowView {
     pub bytes: String,
     /// Its share of RSS: `69 %`.
     pub share: String,
-    /// Its state, if it has one.
+    /// Its state; `None` for a sum of rows.
     pub state: Option<State>,
     /// Its id: `glibc.free.trim`.
     pub id: String,
@@ -91,7 +92,7 @@ pub struct AllocatorView {
     /// Its arenas as rows of the columns of `ARENA_HEAD`, largest first.
     pub arenas: Vec<Vec<String>>,
     /// Its size classes with the most free bytes: block size; numbers of blocks in use, in caches,
-    /// and free; free bytes; share in use.
+    /// and free; free bytes; share in use. The last row may be the sum of others.
     pub sizes: Vec<Vec<String>>,
 }
 
@@ -118,9 +119,9 @@ const MIN_ROW_DIVISOR: u128 = 200;
 const MAX_ARENAS: usize = 8;
 /// Number of columns that all allocators have: name, mapped, used, free.
 const COMMON_ARENA_COLUMNS: usize = 4;
-/// Maximum number of size classes shown.
+/// Maximum number of size classes shown separately.
 const MAX_SIZES: usize = 5;
-/// Minimum of free bytes in a size class that is shown.
+/// Minimum of free bytes in a size class that is shown or counted.
 const MIN_FREE_BYTES: u64 = 64 << 10;
 /// Divisor of RSS for the minimum that a shown remedy releases: 1 %.
 const MIN_REMEDY_DIVISOR: u64 = 100;
@@ -259,7 +260,7 @@ fn strata(explanation: &Explanation) -> Vec<Segment> {
 struct Ledger {
     /// Largest first.
     shown_rows: Vec<RowView>,
-    /// The others as one.
+    /// The others as one, if there are any.
     hidden_rows: Option<RowView>,
 }
 
@@ -378,26 +379,42 @@ fn allocator(allocator: &Allocator) -> AllocatorView {
     AllocatorView { title, arenas: rows, sizes: sizes(&allocator.size_classes) }
 }
 
-/// Rows of the size classes with the most free bytes; the last cell is the share of blocks in use.
+/// Rows of the size classes with the most free bytes, and one of the other classes with at least
+/// [`MIN_FREE_BYTES`].
 fn sizes(classes: &[SizeClass]) -> Vec<Vec<String>> {
-    let free_bytes = |class: &SizeClass| class.free_blocks.saturating_mul(class.bytes);
     let mut worst: Vec<&SizeClass> =
         classes.iter().filter(|class| free_bytes(class) >= MIN_FREE_BYTES).collect();
     worst.sort_by_key(|class| std::cmp::Reverse(free_bytes(class)));
-    worst.truncate(MAX_SIZES);
-    let row = |class: &&SizeClass| {
-        let blocks = class.live_blocks.saturating_add(class.cached_blocks).saturating_add(class.free_blocks);
-        let used_percent = 100.0 * class.live_blocks as f64 / blocks.max(1) as f64;
-        vec![
-            thousands(class.bytes),
-            thousands(class.live_blocks),
-            thousands(class.cached_blocks),
-            thousands(class.free_blocks),
-            bytes(free_bytes(class)),
-            format!("{used_percent:.0} %"),
-        ]
-    };
-    worst.iter().map(row).collect()
+    let (listed, merged) = worst.split_at(worst.len().min(MAX_SIZES));
+    let mut rows: Vec<Vec<String>> =
+        listed.iter().map(|class| size_row(thousands(class.bytes), &[*class])).collect();
+    if !merged.is_empty() {
+        rows.push(size_row(format!("{} more", merged.len()), merged));
+    }
+    rows
+}
+
+/// The bytes of the free blocks that are in no cache.
+fn free_bytes(class: &SizeClass) -> u64 {
+    class.free_blocks.saturating_mul(class.bytes)
+}
+
+/// A row with the totals of `classes`; the last cell is the share of blocks in use.
+fn size_row(name: String, classes: &[&SizeClass]) -> Vec<String> {
+    let figures: [fn(&SizeClass) -> u64; 4] =
+        [|class| class.live_blocks, |class| class.cached_blocks, |class| class.free_blocks, free_bytes];
+    let [live, cached, free, all_free_bytes] =
+        figures.map(|figure| classes.iter().fold(0, |sum: u64, class| sum.saturating_add(figure(class))));
+    let blocks = live.saturating_add(cached).saturating_add(free);
+    let used_percent = 100.0 * live as f64 / blocks.max(1) as f64;
+    vec![
+        name,
+        thousands(live),
+        thousands(cached),
+        thousands(free),
+        bytes(all_free_bytes),
+        format!("{used_percent:.0} %"),
+    ]
 }
 
 /// A row with the totals of `arenas`.
@@ -494,4 +511,28 @@ fn cost(explanation: &Explanation) -> String {
         seconds(cost.wall_seconds),
         bytes(cost.bytes_read)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn size_classes_that_are_not_listed_are_counted() {
+        let class = |bytes: u64, free_blocks: u64| SizeClass {
+            bytes,
+            free_blocks,
+            live_blocks: free_blocks,
+            ..SizeClass::default()
+        };
+        let mut classes: Vec<SizeClass> = (1..=5).map(|factor| class(factor << 20, 1)).collect();
+        classes.push(class(16, 1));
+        assert_eq!(sizes(&classes).len(), 5, "a class with few free bytes is no row");
+        classes.extend([class(64 << 10, 1), class(128 << 10, 1_000)]);
+        classes.push(class(256 << 10, 1));
+        let rows = sizes(&classes);
+        assert_eq!(rows[0][0], "131,072");
+        assert_eq!(rows.len(), 6);
+        assert_eq!(rows[5], ["3 more", "3", "0", "3", "1.31 MiB", "50 %"]);
+    }
 }

@@ -10,7 +10,7 @@ pub struct Surface {
     /// Terminal columns that may be used.
     pub columns: usize,
     /// Whether escape sequences for colour may be written.
-    pub colour: bool,
+    pub has_colour: bool,
 }
 
 /// A kind of emphasis.
@@ -32,7 +32,7 @@ impl Surface {
 
     /// `text` with the escape sequences of `paint`, or unchanged without colour.
     pub fn paint(self, paint: Paint, text: &str) -> String {
-        if !self.colour || text.is_empty() {
+        if !self.has_colour || text.is_empty() {
             return text.to_owned();
         }
         match paint {
@@ -91,8 +91,8 @@ mod tests {
 
     #[test]
     fn without_colour_nothing_is_added() {
-        let plain = Surface { columns: 80, colour: false };
-        let coloured = Surface { columns: 80, colour: true };
+        let plain = Surface { columns: 80, has_colour: false };
+        let coloured = Surface { columns: 80, has_colour: true };
         assert_eq!(plain.paint(Paint::Strong, "x"), "x");
         assert_eq!(coloured.paint(Paint::Strong, "x"), "\x1b[1mx\x1b[0m");
         assert_eq!(coloured.paint(state(State::Live), ""), "");

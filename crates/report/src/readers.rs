@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn read_and_named_programs_are_separate_lists() {
         let all = [ReaderView::new(&READ, "allocator"), ReaderView::new(&NAMED, "runtime")];
-        let text = readers(&all, Surface { columns: 60, colour: false });
+        let text = readers(&all, Surface { columns: 60, has_colour: false });
         let (read, named) = text.split_once("named only").unwrap();
         assert!(read.contains("One (one) 1 to 3") && read.contains("remedies: one_trim"), "{text}");
         assert!(named.contains("runtimes: Two") && !read.contains("Two"), "{text}");

@@ -111,8 +111,8 @@ pub(crate) fn released(subject: &str, actual: Option<u64>, predicted: Option<u64
     }
 }
 
-/// The difference between prediction and result, in bytes and as a percentage of the larger; `None`
-/// if one of them is unknown.
+/// The predicted bytes minus the actual ones, and their difference as a percentage of the larger;
+/// `None` if one of them is unknown.
 fn prediction_error(reclamation: &Reclamation) -> Option<String> {
     let (predicted, actual) = (reclamation.predicted_bytes?, reclamation.actual_bytes?);
     let sign = match predicted.cmp(&actual) {

@@ -35,7 +35,7 @@ pub fn lay_out(head: &[Column], rows: &[Vec<String>], flexible: usize, columns: 
                 }
             });
             let line = cells.collect::<Vec<_>>().join(&" ".repeat(GAP));
-            // If the table is still too wide, truncate its lines rather than wrap them.
+            // If the table is still too wide, shorten its lines rather than wrap them.
             shorten(line.trim_end(), columns)
         })
         .collect()

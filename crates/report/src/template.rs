@@ -22,7 +22,7 @@ impl From<serde_json::Error> for DrawError {
 
 /// The digest of an inline script or style, in the form of a content security policy.
 pub(crate) fn digest(text: &str) -> String {
-    /// The digits of Base64 (RFC 4648, 4).
+    /// The digits of Base64 (RFC 4648, section 4).
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut encoded = String::from("sha256-");
     for chunk in Sha256::digest(text.as_bytes()).chunks(3) {

@@ -329,7 +329,7 @@ mod tests {
             how: "MALLOC_CONF=dirty_decay_ms:0,muzzy_decay_ms:0 ".repeat(words) + "(next start)",
         };
         let releases_of_all = [release("one", 3), release("two", 2), release("three", 1), release("four", 2)];
-        let surface = Surface { columns: 80, colour: false };
+        let surface = Surface { columns: 80, has_colour: false };
         let text = |max_lines: usize| releases(&releases_of_all, 1, max_lines, surface).join(" ");
         let starts = |text: &str| text.matches("(next start)").count();
         let full_text = text(usize::MAX);

@@ -38,7 +38,7 @@ pub fn command_line(words: &[String]) -> String {
     clean_sentence(&words.collect::<Vec<_>>().join(" "))
 }
 
-/// The same for arguments alone.
+/// As [`command_line`], for arguments alone.
 pub fn argument_line(arguments: &[String]) -> String {
     clean_sentence(&arguments.iter().map(|word| shell_value(word)).collect::<Vec<_>>().join(" "))
 }
@@ -54,7 +54,8 @@ pub fn own_command(words: &[String]) -> String {
 
 /// The name of a process of the file `executable`: the file name in the first word of its command,
 /// or the title if it wrote one there. A title with options is a command line again (Chromium's
-/// children): then the kind of process is appended. Without a name there, that of the file.
+/// children): then the kind of process is appended. Without a name there, that of the file; `None`
+/// without either.
 pub fn own_name(words: &[String], executable: Option<&str>) -> Option<String> {
     let Some(first_word) = words.first() else { return executable.and_then(file_name) };
     // A path may contain spaces.

@@ -41,11 +41,11 @@ pub struct Tree {
 /// One process of a tree.
 #[derive(Clone, Debug, Serialize)]
 pub struct Member {
-    /// Its parent.
+    /// Its parent; 0 if it has none, or none is known.
     pub parent: i32,
-    /// Its distance from the root of the tree.
+    /// Number of generations below the root of the tree.
     pub depth: usize,
-    /// Its totals by state, as parts of its PSS.
+    /// Its totals by state, as parts of its PSS; `None` if that is unknown.
     pub proportional: Option<Totals>,
     /// The full result of `explain` for it.
     #[serde(flatten)]

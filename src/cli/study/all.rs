@@ -145,10 +145,10 @@ fn is_shown_meanwhile(arguments: &Arguments, output: &Output) -> bool {
 }
 
 fn terminal_text(item: &Item<'_>, output: &Output) -> String {
-    terminal::lines(&brief(item), output.surface) + "\n"
+    terminal::text(&brief(item), output.surface) + "\n"
 }
 
 fn totals_text(items: &[Item<'_>], output: &Output) -> String {
     let page = Page { headline: Totals::of(items).line(), ..Page::default() };
-    terminal::lines(&page, output.surface)
+    terminal::text(&page, output.surface)
 }

@@ -109,6 +109,7 @@ fn usage_errors_are_one_line_and_status_2() {
         (&["explain", "0"], "a process id is a whole number"),
         (&["explain", "/proc/self/exe"], "core files, are not read"),
         (&["explain", "--rows", "some", "1"], "use `all` or a number"),
+        (&["explain", "--tree", "--rows", "all", "1"], "'--tree' cannot be used with '--rows"),
         (&["explain", "--fail-if", "stranded = 5", "1"], "a single = compares nothing"),
         (&["explain", "--fail-if", "row.glib.live > 5", "1"], "no row is called 'glib.live'"),
         (&["explain", "--fail-if", "rss > 5 parsecs", "1"], "'parsecs' is not a unit"),

@@ -109,7 +109,7 @@ fn the_tables_have_intervals_and_fit_a_terminal() {
         ("mmap_threshold_32k+trim_threshold_128k", half),
         ("mmap_threshold_128k+trim_threshold_128k", other),
     ]);
-    let text = terminal::lines(&page(&trial), Surface { columns: 80, colour: false });
+    let text = terminal::text(&page(&trial), Surface { columns: 80, has_colour: false });
     assert!(text.contains("0.15 (.14–.16)"), "{text}");
     let tables = text.split("caveats").next().unwrap_or_default();
     assert!(tables.contains("better ◆"), "{text}");

@@ -8,10 +8,10 @@ use crate::table::{Column, figures, words};
 use crate::units::{bytes, seconds, thousands};
 
 /// Columns of the table of roots.
-pub const GROWTH_COLUMNS: [Column; 5] =
+pub const GROWTH_HEAD: [Column; 5] =
     [words("root"), figures("grew"), figures("blocks"), figures("now"), figures("rate")];
 /// Columns of the table of types.
-pub const TYPE_GROWTH_COLUMNS: [Column; 5] =
+pub const TYPE_GROWTH_HEAD: [Column; 5] =
     [words("type"), figures("grew"), figures("instances"), figures("now"), figures("rate")];
 /// A note on the growth between two results of which one is shortened.
 pub const PARTIAL_GROWTH: &str =

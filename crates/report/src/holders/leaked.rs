@@ -8,7 +8,7 @@ use crate::text::counted;
 use crate::units::{bytes, percent, thousands};
 
 /// Columns of the table of leaked blocks.
-pub const LEAKED: [Column; 4] =
+pub const LEAKED_HEAD: [Column; 4] =
     [words("leaked blocks"), figures("instances"), figures("bytes"), figures("retained")];
 /// Maximum number of kinds of leaked blocks in a sentence.
 const MAX_LEAKED_KINDS: usize = 2;

@@ -23,8 +23,8 @@ use leaked::leaked_text;
 use names::{OF_SIZE, instances, root_name, root_text, shortened, shown_type, size_of_type};
 pub use screen::{details, holders};
 
-const ROOTS: [Column; 4] = [words("root"), figures("retained"), figures("blocks"), figures("pins")];
-const TYPES: [Column; 5] =
+const ROOT_HEAD: [Column; 4] = [words("root"), figures("retained"), figures("blocks"), figures("pins")];
+const TYPE_HEAD: [Column; 5] =
     [words("type"), figures("bytes"), figures("instances"), figures("leaked"), figures("pins")];
 /// Depth limit of the retention path shown below a root.
 const MAX_STEPS: usize = 4;
@@ -345,7 +345,7 @@ fn merge_types(lists: &[&[Holding]]) -> Vec<Holding> {
         let index = indexes.get(kind.name.as_str()).copied();
         match index.and_then(|index| merged.get_mut(index)) {
             Some((sum, held_lists)) => {
-                add_fields!(saturating sum, kind: instances, chained, retained_bytes, retained_blocks);
+                add_fields!(saturating sum, kind: instances, bytes, chained, retained_bytes, retained_blocks);
                 held_lists.push(&kind.holds);
             }
             None => {
@@ -502,7 +502,7 @@ mod tests {
 
     #[test]
     fn a_default_screen_has_at_most_40_lines_and_details_have_the_rest() {
-        let plain = crate::paint::Surface { columns: 80, colour: false };
+        let plain = crate::paint::Surface { columns: 80, has_colour: false };
         let fits = |text: &str| text.lines().all(|line| crate::text::width(line) <= 80);
         let mut facts = crowded();
         let change =

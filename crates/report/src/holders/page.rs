@@ -7,10 +7,10 @@ use minijinja::{Environment, context};
 use serde::Serialize;
 use strandline_inspect::holders::facts::{Holders, Holding, Sum};
 
-use super::growth::{GROWTH_COLUMNS, PARTIAL_GROWTH, TYPE_GROWTH_COLUMNS, age_text, growth_rows};
+use super::growth::{GROWTH_HEAD, PARTIAL_GROWTH, TYPE_GROWTH_HEAD, age_text, growth_rows};
 use super::names::{instances, root_name};
 use super::{
-    LEAKED_NAME, ROOTS, RootSets, TYPES, headline, holding, join_root_names, process_line, root_rows,
+    LEAKED_NAME, ROOT_HEAD, RootSets, TYPE_HEAD, headline, holding, join_root_names, process_line, root_rows,
     type_row,
 };
 use crate::json::VERSION;
@@ -125,13 +125,13 @@ impl Picture {
 
 /// A table, as the template reads it.
 #[derive(Serialize)]
-struct Rows {
+struct TableView {
     /// Titles of the columns.
     head: Vec<&'static str>,
     rows: Vec<Vec<String>>,
 }
 
-impl Rows {
+impl TableView {
     /// The table of these columns.
     fn new(head: &[Column], rows: Vec<Vec<String>>) -> Self {
         Self { head: head.iter().map(|column| column.title).collect(), rows }
@@ -144,16 +144,16 @@ impl Rows {
 /// Fails if the template cannot be rendered.
 pub fn page(facts: &Holders) -> Result<String, DrawError> {
     let picture = Picture::new(facts);
-    let roots = Rows::new(&ROOTS, root_rows(facts, MAX_ROWS));
-    let types = Rows::new(&TYPES, facts.types.iter().take(MAX_ROWS).map(type_row).collect());
+    let roots = TableView::new(&ROOT_HEAD, root_rows(facts, MAX_ROWS));
+    let types = TableView::new(&TYPE_HEAD, facts.types.iter().take(MAX_ROWS).map(type_row).collect());
     let mut tables = vec![roots, types];
     let mut caveats = model::caveats(&facts.caveats);
     let beyond_limit = |count: usize| count.saturating_sub(MAX_ROWS) as u64;
     let mut left_out = vec![(picture.left_out, "picture box"), (beyond_limit(facts.types.len()), "type")];
     if let Some(since) = &facts.since {
         let growth = growth_rows(since, MAX_ROWS);
-        tables.push(Rows::new(&GROWTH_COLUMNS, growth.roots));
-        tables.push(Rows::new(&TYPE_GROWTH_COLUMNS, growth.types));
+        tables.push(TableView::new(&GROWTH_HEAD, growth.roots));
+        tables.push(TableView::new(&TYPE_GROWTH_HEAD, growth.types));
         left_out.push((beyond_limit(since.roots.len()), "changed root"));
         left_out.push((beyond_limit(since.types.len()), "changed type"));
         caveats.extend(since.is_partial.then(|| PARTIAL_GROWTH.to_owned()));

@@ -3,12 +3,12 @@
 use strandline_inspect::holders::facts::{Holders, Holding};
 use strandline_inspect::holders::growth::Comparison;
 
-use super::growth::{GROWTH_COLUMNS, GrowthRows, PARTIAL_GROWTH, TYPE_GROWTH_COLUMNS, age_text, growth_rows};
-use super::leaked::{LEAKED, leaked_rows};
+use super::growth::{GROWTH_HEAD, GrowthRows, PARTIAL_GROWTH, TYPE_GROWTH_HEAD, age_text, growth_rows};
+use super::leaked::{LEAKED_HEAD, leaked_rows};
 use super::names::{LINKED, OF_SIZE, step_text};
 use super::{
-    MAX_SIBLINGS, MAX_STEPS, ROOTS, RootGroups, TYPES, headline, pinning_block, process_line, root_rows,
-    type_row, type_rows,
+    MAX_SIBLINGS, MAX_STEPS, ROOT_HEAD, RootGroups, TYPE_HEAD, headline, pinning_block, process_line,
+    root_rows, type_row, type_rows,
 };
 use crate::brief::{ImportantCaveats, NextCommand, cost_line};
 use crate::model;
@@ -31,7 +31,7 @@ const BLOCK_SIZES: &str = "block sizes are as allocated: glibc rounds up by 15 b
 /// Spaces between two columns.
 const GAP: usize = 2;
 
-const SHORT_ROOTS: [Column; 4] = [figures("retained"), figures("blocks"), words("root"), words("holds")];
+const SHORT_ROOT_HEAD: [Column; 4] = [figures("retained"), figures("blocks"), words("root"), words("holds")];
 
 /// The default view, with a final newline: at most 40 lines, unless `top` rows were requested.
 pub fn holders(facts: &Holders, top: Option<usize>, surface: Surface) -> String {
@@ -48,7 +48,7 @@ pub fn holders(facts: &Holders, top: Option<usize>, surface: Surface) -> String 
         lines.extend(growth(since, limit(MAX_BESIDE_GROWTH), None, surface));
     }
     let types = type_rows(facts, limit(MAX_TYPES));
-    for table in [roots(facts, limit(MAX_ROOTS), surface), lay_out(&TYPES, &types, 0, surface.columns)] {
+    for table in [roots(facts, limit(MAX_ROOTS), surface), lay_out(&TYPE_HEAD, &types, 0, surface.columns)] {
         lines.push(String::new());
         lines.extend(table);
     }
@@ -93,16 +93,16 @@ pub fn details(facts: &Holders, top: Option<usize>, surface: Surface) -> String 
         lines.extend(growth(since, top, note, surface));
     }
     lines.push(String::new());
-    lines.extend(lay_out(&ROOTS, &root_rows(facts, top), 0, surface.columns));
+    lines.extend(lay_out(&ROOT_HEAD, &root_rows(facts, top), 0, surface.columns));
     let leaked = leaked_rows(facts, top);
     if !leaked.is_empty() {
         lines.push(String::new());
-        lines.extend(lay_out(&LEAKED, &leaked, 0, surface.columns));
+        lines.extend(lay_out(&LEAKED_HEAD, &leaked, 0, surface.columns));
     }
     lines.push(String::new());
-    lines.extend(lay_out(&TYPES, &types, 0, surface.columns));
+    lines.extend(lay_out(&TYPE_HEAD, &types, 0, surface.columns));
     lines.push(String::new());
-    let text = "what a root alone holds: it would be unreachable without. pins: resident memory with free slots and no other blocks, \
+    let text = "what a root alone holds: without the root it would be unreachable. pins: resident memory with free slots and no other blocks, \
                 released if these were freed; explain counts only the free bytes on them as pinned. Pages with blocks of several \
                 types count for none of them. Other sizes are of address space, as malloc has them, resident or not. \
                 live: allocated and not freed, leaked or not";
@@ -138,7 +138,7 @@ fn roots(facts: &Holders, top: usize, surface: Surface) -> Vec<String> {
         ]);
     }
     let column_width = |column: usize| {
-        let title_width = width(SHORT_ROOTS[column].title);
+        let title_width = width(SHORT_ROOT_HEAD[column].title);
         rows.iter().map(|row| width(&row[column])).fold(title_width, usize::max)
     };
     let other_columns: usize = (0..3).map(|column| column_width(column) + GAP).sum();
@@ -147,7 +147,7 @@ fn roots(facts: &Holders, top: usize, surface: Surface) -> Vec<String> {
     let paths = paths.chain(std::iter::once("-v lists them".to_owned()));
     let rows: Vec<Vec<String>> =
         rows.into_iter().zip(paths).map(|(row, path)| row.into_iter().chain([path]).collect()).collect();
-    lay_out(&SHORT_ROOTS, &rows, 2, surface.columns)
+    lay_out(&SHORT_ROOT_HEAD, &rows, 2, surface.columns)
 }
 
 /// A step of a path: the blocks of one or more types, or a single block.
@@ -196,11 +196,11 @@ fn path_text(holds: &[Holding], min_bytes: u64, columns: usize) -> String {
 fn growth(comparison: &Comparison, top: usize, note: Option<&str>, surface: Surface) -> Vec<String> {
     let GrowthRows { roots, types } = growth_rows(comparison, top);
     let mut lines = vec![String::new(), format!("since the result {}", age_text(comparison.seconds))];
-    lines.extend(lay_out(&GROWTH_COLUMNS, &roots, 0, surface.columns));
+    lines.extend(lay_out(&GROWTH_HEAD, &roots, 0, surface.columns));
     lines.extend(note.map_or_else(Vec::new, |note| wrap(note, surface.columns)));
     if !types.is_empty() {
         lines.push(String::new());
-        lines.extend(lay_out(&TYPE_GROWTH_COLUMNS, &types, 0, surface.columns));
+        lines.extend(lay_out(&TYPE_GROWTH_HEAD, &types, 0, surface.columns));
     }
     lines
 }

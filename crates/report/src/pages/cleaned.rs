@@ -2,21 +2,26 @@
 
 use super::book::{Book, Chapter};
 use super::page::{Cell, Claim, Column, Fact, Page, Plot, Section, Series, Snippet, Table};
-use crate::text::{clean, clean_sentence, shorten, start_of};
+use crate::text::{clean, clean_sentence, counted, shorten, start_of};
 
 /// Maximum width of a paragraph, in terminal columns.
 const MAX_COLUMNS: usize = 2_000;
-/// Maximum length of a snippet; longer ones are cut without a mark, which would be copied too.
+/// Maximum length of a snippet. A mark where a longer one is cut would be copied too, so a caveat
+/// counts those.
 const MAX_SNIPPET_BYTES: usize = 64 * 1024;
 
 /// A copy of `page` with every text cleaned and truncated, and every row as long as the table
 /// header. An empty row stays empty: it is a separator line.
 pub fn cleaned(page: &Page) -> Page {
+    let is_cut = |snippet: &&Snippet| snippet.text.len() > MAX_SNIPPET_BYTES;
+    let cut_count = page.sections.iter().flat_map(|section| &section.snippets).filter(is_cut).count();
+    let cut_caveat = (cut_count > 0)
+        .then(|| format!("cut after {MAX_SNIPPET_BYTES} bytes: {}", counted(cut_count as u64, "snippet")));
     Page {
         title: clean_sentence(&one_line(&page.title)),
         headline: clean_paragraph(&page.headline),
         sections: page.sections.iter().map(section).collect(),
-        caveats: page.caveats.iter().map(|caveat| clean_paragraph(caveat)).collect(),
+        caveats: page.caveats.iter().map(|caveat| clean_paragraph(caveat)).chain(cut_caveat).collect(),
         environment: page.environment.iter().map(fact).collect(),
     }
 }

@@ -7,7 +7,7 @@ use super::{fabricated, html, markdown, terminal};
 use crate::paint::{Surface, without_colour};
 use crate::text::{is_unsafe, width};
 
-const PLAIN: Surface = Surface { columns: 80, colour: false };
+const PLAIN: Surface = Surface { columns: 80, has_colour: false };
 
 fn assert_fits(text: &str, columns: usize) {
     for line in text.lines() {
@@ -20,14 +20,14 @@ fn assert_fits(text: &str, columns: usize) {
 
 #[test]
 fn a_comparison_on_a_terminal() {
-    let text = terminal::lines(&fabricated::comparison(), PLAIN);
+    let text = terminal::text(&fabricated::comparison(), PLAIN);
     assert_fits(&text, 80);
     insta::assert_snapshot!(text);
 }
 
 #[test]
 fn a_trial_on_a_terminal() {
-    let text = terminal::lines(&fabricated::trial(), PLAIN);
+    let text = terminal::text(&fabricated::trial(), PLAIN);
     assert_fits(&text, 80);
     for figure in ["1.61 GiB", "2,904,117", "0.249"] {
         assert!(text.contains(figure), "figures are never cut: {figure}");
@@ -61,9 +61,9 @@ fn hostile_text_in_markdown() {
 #[test]
 fn colour_changes_nothing_but_colour() {
     for page in [fabricated::comparison(), fabricated::trial(), fabricated::hostile()] {
-        let coloured = terminal::lines(&page, Surface { columns: 80, colour: true });
+        let coloured = terminal::text(&page, Surface { columns: 80, has_colour: true });
         let plain = without_colour(&coloured);
-        assert_eq!(plain, terminal::lines(&page, PLAIN));
+        assert_eq!(plain, terminal::text(&page, PLAIN));
         assert!(coloured.len() > plain.len());
     }
 }
@@ -72,7 +72,7 @@ fn colour_changes_nothing_but_colour() {
 fn hostile_text_reaches_no_terminal() {
     let page = fabricated::hostile();
     for columns in [0, 20, 80, 300] {
-        let text = terminal::lines(&page, Surface { columns, colour: false });
+        let text = terminal::text(&page, Surface { columns, has_colour: false });
         assert_fits(&text, columns.max(20));
     }
 }
@@ -88,7 +88,7 @@ fn no_table_is_wider_than_its_terminal() {
         let page =
             Page { sections: vec![Section { tables: vec![table], ..Section::default() }], ..Page::default() };
         for columns in [20, 80, 100] {
-            let text = terminal::lines(&page, Surface { columns, colour: false });
+            let text = terminal::text(&page, Surface { columns, has_colour: false });
             assert!(text.lines().all(|line| width(line) <= columns), "{count} in {columns}:\n{text}");
         }
         markdown::text(&page);
@@ -152,7 +152,7 @@ fn published_figures_are_not_shortened() {
     let claims = vec![claim("Zeroing is slow."), claim("")];
     let section = Section { heading: "Claims".to_owned(), claims, ..Section::default() };
     let page = Page { sections: vec![section], ..Page::default() };
-    let terminal_text = terminal::lines(&page, PLAIN);
+    let terminal_text = terminal::text(&page, PLAIN);
     assert_fits(&terminal_text, 80);
     let texts = [
         terminal_text.replace('\n', " "),

@@ -78,7 +78,7 @@ fn render(content: Value) -> Result<String, DrawError> {
 /// A page as the template reads it.
 #[derive(Serialize)]
 struct ChapterView {
-    /// Its anchor; empty if it is the whole document.
+    /// Its anchor in a book; empty if it is the whole document.
     anchor: String,
     title: String,
     headline: String,
@@ -121,21 +121,21 @@ impl ChapterView {
 /// A link to a part of a chapter.
 #[derive(Serialize)]
 struct Link {
-    /// The anchor of the part.
-    id: String,
+    anchor: String,
     name: String,
 }
 
 impl Link {
-    fn new(id: &str, name: &str) -> Self {
-        Self { id: id.to_owned(), name: name.to_owned() }
+    fn new(anchor: &str, name: &str) -> Self {
+        Self { anchor: anchor.to_owned(), name: name.to_owned() }
     }
 }
 
 /// A section, as the template reads it.
 #[derive(Serialize)]
 struct SectionView {
-    id: String,
+    /// Its anchor, as in the other views; empty for none.
+    anchor: String,
     heading: String,
     paragraphs: Vec<String>,
     claims: Vec<ClaimView>,
@@ -155,7 +155,7 @@ struct ClaimView {
 /// A plot, as the template reads it.
 #[derive(Serialize)]
 struct PlotView {
-    id: String,
+    anchor: String,
     title: String,
     /// A complete SVG document, inserted verbatim.
     svg: String,
@@ -163,30 +163,30 @@ struct PlotView {
 
 impl SectionView {
     fn new(section: &Section, base: &str, names: &mut Names) -> Self {
-        let mut anchor = |kind: &str, text: &str| {
+        let mut new_anchor = |kind: &str, text: &str| {
             if text.is_empty() { String::new() } else { names.unique(&format!("{base}{kind}{}", slug(text))) }
         };
-        let id = anchor("", &section.heading);
+        let anchor = new_anchor("", &section.heading);
         let claim_view =
-            |claim: &Claim| ClaimView { anchor: anchor("claim-", &claim.id), claim: claim.clone() };
+            |claim: &Claim| ClaimView { anchor: new_anchor("claim-", &claim.id), claim: claim.clone() };
         let claims = section.claims.iter().map(claim_view).collect();
         let mut tables = Vec::new();
         for table in &section.tables {
-            let table_anchor = anchor("table-", &table.caption);
+            let table_anchor = new_anchor("table-", &table.caption);
             let row_kind = format!("{}-", slug(&section.row_kind));
             tables.push(TableView::new(table, table_anchor, &mut |row| {
                 let name = table.rows.get(row).and_then(|row| row.first()).map_or("", |cell| &cell.text);
-                if section.row_kind.is_empty() { String::new() } else { anchor(&row_kind, name) }
+                if section.row_kind.is_empty() { String::new() } else { new_anchor(&row_kind, name) }
             }));
         }
         let plots = section.plots.iter().map(|plot| PlotView {
-            id: anchor("plot-", &plot.title),
+            anchor: new_anchor("plot-", &plot.title),
             title: plot.title.clone(),
             svg: plot::svg(plot),
         });
         Self {
             plots: plots.collect(),
-            id,
+            anchor,
             heading: section.heading.clone(),
             paragraphs: section.paragraphs.clone(),
             claims,
@@ -197,16 +197,16 @@ impl SectionView {
 
     /// Links to it, its tables and its plots.
     fn links(&self) -> Vec<Link> {
-        let tables = self.tables.iter().map(|table| Link::new(&table.id, &table.caption));
-        let plots = self.plots.iter().map(|plot| Link::new(&plot.id, &plot.title));
-        [Link::new(&self.id, &self.heading)].into_iter().chain(tables).chain(plots).collect()
+        let tables = self.tables.iter().map(|table| Link::new(&table.anchor, &table.caption));
+        let plots = self.plots.iter().map(|plot| Link::new(&plot.anchor, &plot.title));
+        [Link::new(&self.anchor, &self.heading)].into_iter().chain(tables).chain(plots).collect()
     }
 }
 
 /// A table, as the template reads it.
 #[derive(Serialize)]
 struct TableView {
-    id: String,
+    anchor: String,
     caption: String,
     columns: Vec<Column>,
     rows: Vec<RowView>,
@@ -216,23 +216,23 @@ struct TableView {
 #[derive(Serialize)]
 struct RowView {
     /// Its anchor or, in a table of contents, the anchor that it links to; empty for none.
-    id: String,
+    anchor: String,
     /// Whether a line separates it from the previous row.
-    apart: bool,
+    is_apart: bool,
     cells: Vec<Cell>,
 }
 
 impl TableView {
-    /// The table with the anchor `id`; `row_anchor` returns those of its rows, by index.
-    fn new(table: &Table, id: String, row_anchor: &mut dyn FnMut(usize) -> String) -> Self {
+    /// The table with this `anchor`; `row_anchor` returns those of its rows, by index.
+    fn new(table: &Table, anchor: String, row_anchor: &mut dyn FnMut(usize) -> String) -> Self {
         let mut rows: Vec<RowView> = Vec::with_capacity(table.rows.len());
-        let mut apart = false;
+        let mut is_apart = false;
         for (index, row) in table.rows.iter().enumerate() {
             if !row.is_empty() {
-                rows.push(RowView { id: row_anchor(index), apart, cells: row.clone() });
+                rows.push(RowView { anchor: row_anchor(index), is_apart, cells: row.clone() });
             }
-            apart = row.is_empty();
+            is_apart = row.is_empty();
         }
-        Self { id, caption: table.caption.clone(), columns: table.columns.clone(), rows }
+        Self { anchor, caption: table.caption.clone(), columns: table.columns.clone(), rows }
     }
 }

@@ -157,7 +157,7 @@ pub struct Plot {
     pub x_label: String,
     /// The label of the y axis, with its unit.
     pub y_label: String,
-    /// How the points are joined.
+    /// How the points are drawn.
     pub kind: PlotKind,
     /// Whether x values are bytes, labelled in KiB, MiB, …
     pub x_is_bytes: bool,
@@ -176,15 +176,15 @@ pub struct Plot {
     pub address: String,
 }
 
-/// How the points of a plot are joined.
+/// How the points of a plot are drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PlotKind {
-    /// By lines.
+    /// Joined by lines.
     #[default]
     Lines,
     /// Not joined.
     Points,
-    /// Bars from zero.
+    /// As bars from zero.
     Bars,
     /// Every sample as a point, with the median and its interval.
     Strips,

@@ -33,7 +33,7 @@ const MAX_LEGEND_COLUMNS: usize = 36;
 const MAX_LEGEND_ROWS: usize = 4;
 /// Margin at both sides.
 const MARGIN: f64 = 12.0;
-/// The part of the width that a bold title may take by the widths of normal letters.
+/// The part of the width that a title may take by [`text_width`], as its bold letters are wider.
 const BOLD_FACTOR: f64 = 0.93;
 
 /// The plot as an SVG document that can be embedded in a page. Names are escaped.

@@ -17,7 +17,7 @@ const MIN_JOINED_NAME_COLUMNS: usize = 5;
 const MIN_PAGE_COLUMNS: usize = 20;
 
 /// The whole page, with a final newline.
-pub fn lines(page: &Page, surface: Surface) -> String {
+pub fn text(page: &Page, surface: Surface) -> String {
     let page = cleaned(page);
     let surface = Surface { columns: surface.columns.max(MIN_PAGE_COLUMNS), ..surface };
     let mut lines = Vec::new();

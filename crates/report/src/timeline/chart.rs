@@ -15,7 +15,7 @@ use crate::paint::{Paint, Surface};
 use crate::table::{Column, figures, lay_out, words};
 use crate::terminal::{faint, joined, listed, table_lines};
 use crate::text::{
-    argument_line, clean_sentence, counted, hanging, own_command, pad_left, pad_right, shorten, width, wrap,
+    argument_line, clean_sentence, counted, hanging, own_command, pad_left, shorten, width, wrap,
 };
 use crate::units::{UNKNOWN, bytes, maybe_bytes, seconds, thousands};
 
@@ -28,6 +28,12 @@ const MAX_MARKS: usize = 24;
 const MAX_LEDGERS: usize = 12;
 const MAX_PROCESSES: usize = 8;
 const MAX_CAVEATS: usize = 12;
+/// Maximum width of the id of a row in the table of ledgers.
+const MAX_ROW_ID_COLUMNS: usize = 20;
+/// Maximum width of the id and name of a process in a sentence.
+const MAX_NAME_COLUMNS: usize = 30;
+/// The same in the table of ledgers.
+const MAX_NAME_CELL_COLUMNS: usize = 16;
 /// The characters by which marks are found in the chart, in the order of the marks.
 const MARK_KEYS: &[u8] = b"123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
@@ -323,10 +329,14 @@ fn mark_table(timeline: &Timeline, surface: Surface) -> Vec<String> {
 fn noted_table(table: Vec<String>, hidden_count: usize, things: &str, surface: Surface) -> Vec<String> {
     let mut lines = vec![String::new()];
     lines.extend(table_lines(table, surface));
-    if hidden_count > 0 {
-        lines.push(format!("{things} not shown: {}; --format json has all", thousands(hidden_count as u64)));
-    }
+    lines.extend(hidden_note(hidden_count, things));
     lines
+}
+
+/// The note that `hidden_count` of `things` are left out; `None` if none is.
+pub(super) fn hidden_note(hidden_count: usize, things: &str) -> Option<String> {
+    let hidden = thousands(hidden_count as u64);
+    (hidden_count > 0).then(|| format!("{things} not shown: {hidden}; --format json has all"))
 }
 
 /// The ledgers, and the verdict of the last one of the largest process.
@@ -380,7 +390,7 @@ fn ledger_process(timeline: &Timeline, ledger: &Ledger) -> String {
     let process = timeline.processes.iter().find(|process| process.start.process == ledger.process);
     // Without a name, the id stands alone.
     let name = process.and_then(Process::name);
-    shorten(&format!("{} {}", ledger.pid, name.unwrap_or_default()), 30).trim_end().to_owned()
+    shorten(&format!("{} {}", ledger.pid, name.unwrap_or_default()), MAX_NAME_COLUMNS).trim_end().to_owned()
 }
 
 /// A line of the table of ledgers.
@@ -394,13 +404,9 @@ fn ledger_row(timeline: &Timeline, ledger: &Ledger) -> Vec<String> {
         bytes(ledger.explain.kernel.rss_bytes),
         bytes(ledger.explain.totals.stranded),
         largest_row.map_or("none".to_owned(), |row| {
-            format!(
-                "{} {}",
-                pad_right(&shorten(&clean_sentence(&row.id), 20), 20).trim_end(),
-                bytes(row.bytes)
-            )
+            format!("{} {}", shorten(&clean_sentence(&row.id), MAX_ROW_ID_COLUMNS), bytes(row.bytes))
         }),
-        shorten(&ledger_process(timeline, ledger), 16),
+        shorten(&ledger_process(timeline, ledger), MAX_NAME_CELL_COLUMNS),
     ]
 }
 
@@ -462,7 +468,7 @@ mod tests {
     use crate::text::is_unsafe;
     use crate::timeline::fabricated;
 
-    const PLAIN: Surface = Surface { columns: 80, colour: false };
+    const PLAIN: Surface = Surface { columns: 80, has_colour: false };
 
     fn chart_text(timeline: Timeline, surface: Surface, glyphs: Glyphs) -> String {
         let text = chart(&[timeline], None, surface, glyphs);
@@ -513,7 +519,7 @@ mod tests {
     fn hostile_absurd_and_empty_recordings_fit_too() {
         for timeline in [fabricated::hostile(), fabricated::absurd(), fabricated::empty()] {
             for columns in [80, 100] {
-                chart_text(timeline.clone(), Surface { columns, colour: false }, Glyphs::Braille);
+                chart_text(timeline.clone(), Surface { columns, has_colour: false }, Glyphs::Braille);
             }
         }
     }

@@ -142,7 +142,7 @@ pub fn command(timeline: &Timeline) -> String {
     own_command(&timeline.header.command)
 }
 
-/// The highest RSS of any single process.
+/// The highest RSS of any single process; `None` if unknown.
 pub fn peak_bytes(timeline: &Timeline) -> Option<u64> {
     let highest_kib = timeline.processes.iter().filter_map(Process::high_water_kib).max();
     highest_kib.max(timeline.end.as_ref().and_then(|end| end.high_water_kib)).map(bytes_of)
@@ -178,7 +178,7 @@ pub fn ending(timeline: &Timeline) -> String {
     format!("{result}{killed}, after {}", time(end.at_us))
 }
 
-/// A duration; in hours and minutes from two hours on.
+/// A duration, given in microseconds; in hours and minutes from two hours on.
 pub fn time(us: u64) -> String {
     const HOUR_SECONDS: u64 = 3_600;
     let whole_seconds = us / 1_000_000;

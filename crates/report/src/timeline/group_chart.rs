@@ -157,7 +157,7 @@ mod tests {
     use crate::timeline::chart::{Glyphs, chart};
     use crate::timeline::fabricated;
 
-    const PLAIN: Surface = Surface { columns: 80, colour: false };
+    const PLAIN: Surface = Surface { columns: 80, has_colour: false };
 
     #[test]
     fn a_group_is_stacked_below_its_limit() {
@@ -180,7 +180,7 @@ mod tests {
         for timeline in [fabricated::hostile(), fabricated::absurd(), fabricated::limited()] {
             for columns in [80, 200] {
                 for glyphs in [Glyphs::Braille, Glyphs::Ascii] {
-                    let surface = Surface { columns, colour: false };
+                    let surface = Surface { columns, has_colour: false };
                     let text = chart(std::slice::from_ref(&timeline), None, surface, glyphs);
                     assert!(text.contains("control group"), "{text}");
                     assert!(!text.chars().any(|c| is_unsafe(c) && c != '\n'));

@@ -62,7 +62,7 @@ pub(super) struct GroupView<'a> {
     pub kill: Option<&'a GroupKill>,
     /// `control group /x (limit 48.0 MiB)`.
     pub title: String,
-    /// From the bottom: what can be reclaimed is on top.
+    /// From the bottom, see [`bands`].
     pub bands: Vec<Band>,
     /// The rows, those with the most bytes first, and the charge.
     pub lines: Vec<Line>,
@@ -154,8 +154,8 @@ impl<'a> GroupView<'a> {
     }
 }
 
-/// The bands, from the bottom: rows that stay, then those that the kernel can reclaim, each sorted
-/// by size, largest first.
+/// The bands, from the bottom: large rows that stay, large ones that the kernel can reclaim, both
+/// sorted by size, largest first, and the sum of all others.
 fn bands(group: &GroupTimeline) -> Vec<Band> {
     let rows = group.largest_rows();
     let (single_rows, other_rows) = rows.split_at(rows.len().min(MAX_BANDS));

@@ -15,7 +15,7 @@ const MAX_LIMITS: usize = 256;
 /// Maximum length of a row's name.
 const MAX_NAME_BYTES: usize = 64;
 
-/// What was charged at one moment.
+/// What was charged at one moment; a figure is `None` if it was not read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupPoint {
     /// When it was sampled, in microseconds.
@@ -54,7 +54,8 @@ impl SeriesPoint for GroupPoint {
 pub struct LimitStep {
     /// From when on, in microseconds.
     pub at_us: u64,
-    /// The smallest limit of the group and those above it.
+    /// The smallest limit of the group and those above it; `None` without one, or if one of them
+    /// could not be read.
     pub bytes: Option<u64>,
 }
 

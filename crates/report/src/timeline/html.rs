@@ -40,7 +40,7 @@ const MAX_PROCESS_COLUMNS: usize = 30;
 /// Maximum number of processes in the table.
 const MAX_PROCESSES: usize = 200;
 /// Maximum number of recordings in a page.
-const MAX_RECORDINGS: usize = 8;
+pub const MAX_RECORDINGS: usize = 8;
 
 /// The page of one recording, or of several overlaid from their starts.
 ///

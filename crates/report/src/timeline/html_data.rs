@@ -53,7 +53,6 @@ pub struct PageData {
 
 #[derive(Debug, Serialize)]
 struct Recording {
-    name: String,
     /// The last instant with known data.
     end_us: u64,
     lines: Vec<LineData>,
@@ -64,8 +63,6 @@ struct Recording {
 #[derive(Debug, Serialize)]
 struct LineData {
     name: String,
-    /// Number of processes.
-    count: usize,
     /// The process's number; `None` for a sum.
     process: Option<u32>,
     peak_bytes: u64,
@@ -370,12 +367,9 @@ impl Recording {
             })
             .collect();
         if let Some(sum) = other_processes_sum(timeline, other_processes) {
-            let mut line = LineData::new(format!("others: {}", sum.count), &sum.points, None);
-            line.count = sum.count;
-            lines.push(line);
+            lines.push(LineData::new(format!("others: {}", sum.count), &sum.points, None));
         }
         Self {
-            name: clean_sentence(&timeline.name),
             end_us: timeline.last_us(),
             lines,
             marks: timeline
@@ -404,7 +398,6 @@ impl LineData {
         };
         Self {
             name,
-            count: 1,
             process: None,
             peak_bytes: bytes_of(points.iter().map(|point| point.rss_high_kib).max().unwrap_or(0)),
             width_us,

@@ -450,14 +450,15 @@ impl Timeline {
         last_sample_us.max(last_mark_us).max(end_us).max(self.heartbeat.at_us)
     }
 
-    /// RSS at this ledger as a fraction of the process's peak: 1 at the actual peak.
+    /// RSS at this ledger as a fraction of the process's peak, 1 at the actual peak; `None` if the
+    /// peak is unknown.
     pub fn share_of_peak(&self, ledger: &Ledger) -> Option<f64> {
         let process = self.processes.get(usize::try_from(ledger.process).ok()?)?;
         let peak = process.high_water_kib().filter(|&kib| kib > 0)?.saturating_mul(1024);
         Some(ledger.explain.kernel.rss_bytes as f64 / peak as f64)
     }
 
-    /// Numbers of instants.
+    /// Numbers of instants, as last recorded.
     pub fn counts(&self) -> SampleCounts {
         let (samples, missed) = match &self.end {
             Some(end) => (end.samples, end.missed),

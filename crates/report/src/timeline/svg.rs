@@ -15,6 +15,7 @@ use plotters::style::{Color, FontStyle, IntoFont, RGBColor, ShapeStyle, TextStyl
 
 use self::ticks::{byte_label, byte_ticks, time_label, time_ticks};
 use super::choice::{bytes_of, ending, largest, process_name, seconds_of, title};
+use super::html::MAX_RECORDINGS;
 use super::{Point, Timeline};
 use crate::template::DrawError;
 use crate::text::{clean_sentence, shorten};
@@ -51,14 +52,17 @@ const TEXT_COLOUR: RGBColor = RGBColor(27, 31, 35);
 /// Colour of axes, their labels, and marks.
 const MUTED_COLOUR: RGBColor = RGBColor(87, 96, 106);
 const GRID_COLOUR: RGBColor = RGBColor(227, 230, 234);
-/// The palette of Okabe and Ito, dark enough for lines on white.
-const COLOURS: [RGBColor; 6] = [
+/// Colours of the recordings: the palette of Okabe and Ito, without black, and without yellow, which
+/// is too light on white; then the grey and the violet of the page's lines.
+const COLOURS: [RGBColor; MAX_RECORDINGS] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
     RGBColor(204, 121, 167),
     RGBColor(230, 159, 0),
     RGBColor(86, 180, 233),
+    RGBColor(110, 119, 129),
+    RGBColor(75, 63, 158),
 ];
 /// The font embedded in PNG pictures; SVG uses the reader's.
 const FONT: &[u8] = include_bytes!("assets/font/DejaVuSans-subset.ttf");
@@ -262,7 +266,7 @@ impl<DB: DrawingBackend> Pen<'_, DB> {
 }
 
 /// Approximate width of `text` in pixels, as fonts differ.
-fn pixels(text: &str, size: i32) -> i32 {
+fn text_width(text: &str, size: i32) -> i32 {
     let measured = (FAMILY, size).into_font().box_size(text).map(|(width, _)| i32::try_from(width));
     // No letter is wider than high.
     measured.ok().and_then(Result::ok).unwrap_or_else(|| text.chars().count() as i32 * size)
@@ -276,7 +280,7 @@ fn fitted(text: &str, size: i32, max_pixels: i32) -> String {
     const MIN_COLUMNS: usize = 4;
     let mut columns = MAX_COLUMNS;
     let mut shortened = shorten(text, columns);
-    while columns > MIN_COLUMNS && pixels(&shortened, size) > max_pixels {
+    while columns > MIN_COLUMNS && text_width(&shortened, size) > max_pixels {
         columns = columns * 9 / 10;
         shortened = shorten(text, columns);
     }
@@ -407,7 +411,7 @@ fn draw_axes<DB: DrawingBackend>(pen: &Pen<'_, DB>, frame: &Frame) -> DrawResult
         pen.line(&[Position::new(x, bottom), Position::new(x, bottom + 5.0)], MUTED_COLOUR, 1)?;
         // Keep the last label within the picture.
         let text = time_label(seconds, frame.end_seconds);
-        let x = x.min(f64::from(WIDTH as i32 - pixels(&text, TEXT_SIZE) / 2 - 4));
+        let x = x.min(f64::from(WIDTH as i32 - text_width(&text, TEXT_SIZE) / 2 - 4));
         pen.text(text, Position::new(x, bottom + 17.0), TEXT_SIZE, MUTED_COLOUR, HPos::Center)?;
     }
     Ok(())
@@ -461,7 +465,7 @@ fn mark_labels(frame: &Frame, timelines: &[Timeline]) -> Vec<Label> {
     let mut row_ends = vec![f64::NEG_INFINITY; if is_dense { 1 } else { MAX_LABEL_ROWS }];
     for label in &mut labels {
         let row = row_ends.iter().rposition(|&end| end > label.x - GAP).map_or(0, |row| row + 1);
-        let width = f64::from(pixels(&label.name, TEXT_SIZE));
+        let width = f64::from(text_width(&label.name, TEXT_SIZE));
         let fits_right = label.x + GAP + width <= frame.right;
         let x = if fits_right { label.x + GAP } else { label.x - GAP - width };
         if let Some(row_end) = row_ends.get_mut(row).filter(|row_end| x >= **row_end && x >= 0.0) {
@@ -490,14 +494,14 @@ fn draw_legend<DB: DrawingBackend>(pen: &Pen<'_, DB>, curves: &[Curve]) -> DrawR
     let mut x = f64::from(Y_AXIS_WIDTH);
     let part_width = (f64::from(WIDTH) - x) / curves.len().max(1) as f64;
     let around_name = LEGEND_LINE + 5.0 * LEGEND_GAP;
-    let name_pixels = |curve: &Curve| f64::from(pixels(&curve.name, TEXT_SIZE));
+    let name_pixels = |curve: &Curve| f64::from(text_width(&curve.name, TEXT_SIZE));
     let full_width: f64 = curves.iter().map(|curve| name_pixels(curve) + around_name).sum();
     let is_too_wide = x + full_width > f64::from(WIDTH);
     let max_pixels = if is_too_wide { (part_width - around_name).max(MIN_NAME_PIXELS) } else { full_width };
     for curve in curves.iter().rev() {
         let name = fitted(&curve.name, TEXT_SIZE, max_pixels as i32);
         let name_x = x + LEGEND_LINE + LEGEND_GAP;
-        let name_end = name_x + f64::from(pixels(&name, TEXT_SIZE));
+        let name_end = name_x + f64::from(text_width(&name, TEXT_SIZE));
         if name_end > f64::from(WIDTH) {
             break;
         }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use strandline_recording::Ledger;
 
 use super::Timeline;
+use super::chart::hidden_note;
 use super::choice::{ledger_name, seconds_of};
 use crate::paint::Surface;
 use crate::table::{Column, figures, lay_out, words};
@@ -81,6 +82,7 @@ pub fn follow(timeline: &Timeline, name: &str, surface: Surface) -> Vec<String> 
     let rows: Vec<Vec<String>> = thinned_ledgers.map(row).collect();
     lines.push(title);
     lines.extend(table_lines(lay_out(&HEAD, &rows, 0, surface.columns), surface));
+    lines.extend(hidden_note(ledgers.len() - rows.len(), "ledgers"));
     lines
 }
 
@@ -160,7 +162,7 @@ mod tests {
     use super::*;
     use crate::timeline::fabricated;
 
-    const PLAIN: Surface = Surface { columns: 80, colour: false };
+    const PLAIN: Surface = Surface { columns: 80, has_colour: false };
 
     /// A recording with a growing number of `Node` objects and a type that does not grow.
     fn recording() -> Timeline {
@@ -183,6 +185,15 @@ mod tests {
             lines.last().is_some_and(|line| line.contains("4,000") && line.contains("250 KiB")),
             "{lines:?}"
         );
+    }
+
+    #[test]
+    fn ledgers_that_are_not_shown_are_counted() {
+        let mut timeline = recording();
+        let last_ledger = timeline.ledgers[3].clone();
+        timeline.ledgers.extend(std::iter::repeat_n(last_ledger, 2 * MAX_LEDGERS - 4));
+        let lines = follow(&timeline, "app.Node", PLAIN);
+        assert_eq!(lines.last().map(String::as_str), Some("ledgers not shown: 24; --format json has all"));
     }
 
     #[test]

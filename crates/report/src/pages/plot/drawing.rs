@@ -93,6 +93,7 @@ impl fmt::Display for Position {
 /// Size and opacity of a point.
 #[derive(Clone, Copy, Debug)]
 pub struct PointStyle {
+    /// In pixels.
     pub radius: f64,
     /// From 0, invisible, to 1.
     pub opacity: f64,
@@ -133,6 +134,7 @@ impl Drawing {
         self.styled_text(position, anchor, "", text);
     }
 
+    /// Bold text: the title.
     pub fn bold(&mut self, position: Position, anchor: Anchor, text: &str) {
         self.styled_text(position, anchor, " font-weight=\"600\"", text);
     }

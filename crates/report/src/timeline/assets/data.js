@@ -33,7 +33,6 @@ function readLine(raw, recording, letter) {
     recording,
     letter,
     name: raw.name,
-    count: raw.count,
     process: raw.process,
     peakBytes: raw.peak_bytes,
     widthSeconds: (raw.width_us ?? 0) / 1e6,
@@ -59,11 +58,11 @@ function readMapping(mapping) {
 
 function readData() {
   const raw = JSON.parse(document.getElementById("data").textContent);
-  const several = raw.recordings.length > 1;
+  const hasSeveralRecordings = raw.recordings.length > 1;
   const lines = [];
   const marks = [];
   raw.recordings.forEach((recording, index) => {
-    const letter = several ? String.fromCharCode(65 + index) : "";
+    const letter = hasSeveralRecordings ? String.fromCharCode(65 + index) : "";
     for (const line of recording.lines) lines.push(readLine(line, index, letter));
     recording.marks.forEach((mark, markIndex) => {
       marks.push({
@@ -82,7 +81,7 @@ function readData() {
     ...ledger,
     index,
     seconds: ledger.us / 1e6,
-    letter: several ? String.fromCharCode(65 + ledger.recording) : "",
+    letter: hasSeveralRecordings ? String.fromCharCode(65 + ledger.recording) : "",
     map: ledger.map && { ...ledger.map, mappings: ledger.map.mappings.map(readMapping) },
     rows: ledger.rows.map(([row, bytes]) => {
       const [id, stratum, state, holder] = raw.rows[row];
@@ -90,7 +89,7 @@ function readData() {
     }),
   }));
   const end = Math.max(1e-3, ...raw.recordings.map((recording) => recording.end_us / 1e6));
-  return { several, names: raw.recordings.map((recording) => recording.name), lines, marks, ledgers, end };
+  return { hasSeveralRecordings, lines, marks, ledgers, end };
 }
 
 // Index of the last entry of `sorted` that is not above `value`; -1 if all are.

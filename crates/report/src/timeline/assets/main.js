@@ -69,8 +69,8 @@ function marks() {
   const hide = (column, hidden) => {
     for (const table of tables) table.classList.toggle(`no-${column}`, hidden);
   };
-  const several = new Set(data.marks.map((mark) => `${mark.recording}:${mark.process}`)).size > tables.length;
-  const choices = [["p", "process", several], ...names.map((cell, index) => [String(index), cell.textContent, [0, 1, 3, 5].includes(index)])];
+  const hasSeveralProcesses = new Set(data.marks.map((mark) => `${mark.recording}:${mark.process}`)).size > tables.length;
+  const choices = [["p", "process", hasSeveralProcesses], ...names.map((cell, index) => [String(index), cell.textContent, [0, 1, 3, 5].includes(index)])];
   for (const [column, name, shown] of choices) {
     const input = element("input", { type: "checkbox", value: column });
     input.checked = shown;

@@ -1,8 +1,10 @@
 // The page map: the address space in reading order, each cell a number of bytes, coloured by their state.
 //
-// Mappings that fill half a line have a heading; small ones follow each other behind a gap. Long stretches without a resident
-// page are shortened to three dots. A cell is filled from below by the states in it; the rest is not resident.
+// Mappings that fill half a line have a heading; small ones follow each other behind a gap. A cell is filled from below
+// by the states in it; the rest is not resident.
 
+// Longer stretches without a resident page, in cells, are shortened to three dots.
+const MAX_EMPTY_CELLS = 12;
 // Browsers do not draw much higher pictures.
 const MAX_MAP_PIXELS = 12000;
 
@@ -61,7 +63,7 @@ class PageMap {
       for (const cell of mapping.cells) {
         let skip = previous < 0 ? 0 : cell[0] - previous - 1;
         previous = cell[0];
-        if (skip > Math.min(columns, 12)) {
+        if (skip > Math.min(columns, MAX_EMPTY_CELLS)) {
           if (used + 3 > columns) open();
           line.dots.push(used);
           used += 3;

@@ -30,7 +30,7 @@ class Timeline {
     this.box = document.getElementById("chart");
     this.readout = document.getElementById("at");
     this.window = [0, data.end];
-    this.columns = new Set(data.several ? ["rss"] : ["rss", "anonymous", "file"]);
+    this.columns = new Set(data.hasSeveralRecordings ? ["rss"] : ["rss", "anonymous", "file"]);
     this.shown = new Set();
     const seen = new Set();
     data.lines.forEach((line, index) => {
@@ -275,18 +275,18 @@ class Timeline {
     });
     const rows = Math.max(0, ...places.map(({ label }) => (label ? label.row + 1 : 0)));
     for (const { mark, x, label } of places) {
-      const chosen = mark === this.mark;
+      const isChosen = mark === this.mark;
       const y = label ? top - (rows - label.row - 0.5) * row - 2 * ratio : top;
       context.font = font(mark);
-      context.strokeStyle = themed(chosen ? "--text" : "--mark");
-      context.setLineDash(chosen ? [] : [4 * ratio, 3 * ratio]);
-      context.lineWidth = (chosen ? 2 : 1) * ratio;
+      context.strokeStyle = themed(isChosen ? "--text" : "--mark");
+      context.setLineDash(isChosen ? [] : [4 * ratio, 3 * ratio]);
+      context.lineWidth = (isChosen ? 2 : 1) * ratio;
       context.beginPath();
       context.moveTo(x, y - (label ? 0.45 * row : 0));
-      context.lineTo(x, isDense && !label && !chosen ? top + 0.3 * row : top + height);
+      context.lineTo(x, isDense && !label && !isChosen ? top + 0.3 * row : top + height);
       context.stroke();
       if (!label) continue;
-      context.fillStyle = themed(chosen ? "--text" : "--quiet");
+      context.fillStyle = themed(isChosen ? "--text" : "--quiet");
       context.fillText(label.text, label.x, y);
     }
     context.setLineDash([]);
@@ -323,15 +323,15 @@ class Timeline {
       const x = plot.valToPos(ledger.seconds, "x", true);
       const y = Math.min(Math.max(plot.valToPos(ledger.rss_bytes, "y", true), top), top + height);
       if (x < left - 1 || x > left + width + 1) continue;
-      const chosen = ledger.index === this.ledger;
-      const half = chosen ? 0.5 * this.rem * ratio : normalHalf;
+      const isChosen = ledger.index === this.ledger;
+      const half = isChosen ? 0.5 * this.rem * ratio : normalHalf;
       context.beginPath();
       context.moveTo(x, y - half);
       context.lineTo(x + half, y);
       context.lineTo(x, y + half);
       context.lineTo(x - half, y);
       context.closePath();
-      context.fillStyle = themed(chosen ? "--text" : "--surface");
+      context.fillStyle = themed(isChosen ? "--text" : "--surface");
       context.strokeStyle = themed("--text");
       context.lineWidth = 1.6 * ratio;
       context.fill();
