@@ -192,5 +192,12 @@ pub static LAYOUTS: [Layout; 6] = [
         ..LAYOUT_1_22
     },
     LAYOUT_1_22,
-    Layout { first_minor: 25, last_minor: 27, delta_bytes: 1168, manual_figure_count: 2, ..LAYOUT_1_22 },
+    Layout {
+        first_minor: 25,
+        last_minor: 27,
+        arena_bytes: 69_648,
+        delta_bytes: 1168,
+        manual_figure_count: 2,
+        ..LAYOUT_1_22
+    },
 ];
