@@ -119,7 +119,7 @@ fn program(process: &Process, space: &AddressSpace, module: &Module<'_>) -> Opti
     Some(Program { path, version, runtime, data: module.data, is_free_threaded })
 }
 
-/// `Py_Version`, from 3.11 on: `PY_VERSION_HEX`, 0x03MMmmrs.
+/// `Py_Version`, from 3.11 on: `PY_VERSION_HEX`, a byte each for major, minor, micro and level.
 fn version(image: &ElfFile) -> Option<Version> {
     let address = image.exported(&[VERSION]).first()?.address;
     let [_, micro, minor, major] = image.bytes_at(address, 4)?.try_into().ok()?;

@@ -22,7 +22,7 @@ use strandline_process::range::{AddressRange, RangeSet};
 
 /// Smallest block that glibc's malloc maps (`DEFAULT_MMAP_THRESHOLD`); its heaps are larger.
 const MIN_FOREIGN_BYTES: u64 = 128 << 10;
-/// Usual smallest mapping that a program without a C library makes itself.
+/// Assumed lower bound on mappings that a program without a C library makes itself.
 const MIN_MAPPED_BYTES: u64 = 1 << 20;
 /// Limit on pages with known structures: 16 GiB.
 const MAX_PAGES: usize = 1 << 22;

@@ -20,7 +20,7 @@ pub struct Sample {
     /// A string is in the sample if its hash has none of these bits.
     excluded_bits: u64,
     /// The strings selected, by hash.
-    strings_by_hash: HashMap<u64, StringSum, IdentityHasher>,
+    strings_by_hash: HashMap<u64, StringSum, RotatingHasher>,
     /// Strings that are not compared.
     skipped: StringSum,
 }
@@ -46,16 +46,16 @@ impl StringSum {
 
 /// Hashes keys by a rotation: they are hashes already.
 #[derive(Clone, Copy, Debug, Default)]
-struct IdentityHasher(u64);
+struct RotatingHasher(u64);
 
-impl std::hash::BuildHasher for IdentityHasher {
+impl std::hash::BuildHasher for RotatingHasher {
     type Hasher = Self;
     fn build_hasher(&self) -> Self {
         Self(0)
     }
 }
 
-impl std::hash::Hasher for IdentityHasher {
+impl std::hash::Hasher for RotatingHasher {
     fn finish(&self) -> u64 {
         self.0
     }

@@ -187,7 +187,7 @@ pub fn read(context: &Context<'_>, programs: &[locate::Program], refinements: &R
     }
     let mut interpreters: Vec<InterpreterReading> = Vec::new();
     for program in programs.iter().take(MAX_PROGRAMS) {
-        // A program may hold one Perl and have loaded another.
+        // A program may contain one Perl and have loaded another, of another release.
         let release = program.release().unwrap_or(release);
         let reader = interpreter::Reader::new(context, &memory, release, refinements, slots);
         read_program(&reader, program, &mut reading, &mut perl, &mut interpreters);
@@ -222,9 +222,9 @@ fn read_program(
     interpreters: &mut Vec<InterpreterReading>,
 ) {
     let &interpreter::Reader { context, memory, release, .. } = reader;
-    // Two files may lead to one interpreter: a library that is loaded in addition to the program's
-    // own perl has not set its key, and may have the number of the program's key. If the library's
-    // layout does not fit the interpreter, the program's own does.
+    // Two files may lead to one interpreter: the `PL_thr_key` of an unused libperl beside the
+    // program's own perl is 0, which may be the key of the other. A reading with the wrong layout
+    // fails, and the other one replaces it.
     let read_before = interpreters.iter().filter(|interpreter| interpreter.facts.read);
     let ids_before: HashSet<String> = read_before.map(|interpreter| interpreter.facts.id.clone()).collect();
     let is_new = |location: &locate::InterpreterLocation| {

@@ -78,7 +78,7 @@ pub struct SurveySums {
     pub damaged_values: u64,
     /// Values that could not be read completely.
     pub unread_values: u64,
-    /// Arenas that were not read before time was over.
+    /// Arenas that were not read before the deadline.
     pub unread_arenas: u64,
     /// Strings with their own buffers, by hash.
     pub equal_sample: Sample,
