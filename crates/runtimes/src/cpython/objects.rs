@@ -118,7 +118,7 @@ pub struct Table {
     pub is_whole: bool,
     /// Whether it is data rather than a table of objects.
     pub is_data: bool,
-    /// Offset of the link to the next table of the same kind.
+    /// Offset of the link to the next table of the same kind, if it has one.
     pub link: Option<u64>,
     /// Number of the type of its object, or [`NO_OWNER`].
     pub owner: u32,

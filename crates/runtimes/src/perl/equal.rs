@@ -8,8 +8,8 @@ use strandline_claims::add_fields;
 
 /// Maximum number of distinct hashes in a sample.
 const MAX_HASHES: usize = 1 << 16;
-/// Maximum number of bits that select strings. Strings of equal length and ends share them: all or
-/// none are kept.
+/// Maximum number of bits that select strings. Strings of equal length and equal ends have the same
+/// bits: all or none of them are kept.
 const MAX_MASK_BITS: u32 = 20;
 /// Mask with this number of bits.
 const MAX_MASK: u64 = (1 << MAX_MASK_BITS) - 1;

@@ -22,7 +22,7 @@ const BUCKETS_PER_JOB: u64 = 4096;
 const ENTRIES_PER_DEADLINE_CHECK: u64 = 4096;
 /// Keys by which a hash that is being changed may exceed its count, in addition to one in 64.
 const MAX_COUNT_DIFFERENCE: u64 = 64;
-/// Upper bound on jobs: tables of a thousand million buckets.
+/// Upper bound on jobs: tables of 2^30 buckets.
 const MAX_JOBS: usize = 256 << 10;
 /// Upper bound on table pages that may be missing. Perl writes to all of a table that it enlarges;
 /// only a table of a few thousand buckets that was made at once has pages that were never written.

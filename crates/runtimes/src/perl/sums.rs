@@ -151,7 +151,7 @@ impl SurveySums {
         add(&mut strings.unused_bytes, unused_bytes);
         add(&mut strings.header_bytes, SIZE_WORD_BYTES);
         add(&mut strings.rounding_bytes, rounding_bytes);
-        // A string that was longer has a larger buffer; it would have one with short strings in
+        // A string that was longer keeps its larger buffer, and would keep it with short strings in
         // bodies, too.
         if length_bytes <= MAX_SHORT_BYTES && capacity_bytes <= MAX_SHORT_BUFFER_BYTES {
             add(&mut strings.short.strings, 1);
