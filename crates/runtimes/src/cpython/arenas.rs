@@ -21,8 +21,8 @@ use strandline_process::pages::USER_ADDRESS_END;
 use strandline_process::range::{AddressRange, RangeSet};
 
 /// Limit on the words of static data, and on those of interpreters' states, that are tried as the
-/// address of an array. Three interpreters' states have more: beyond the limit, a word of a state is
-/// tried only if the length of an array follows it.
+/// address of an array. Three interpreters' states have more: beyond the limit, a word of a state
+/// is tried only if the length of an array follows it.
 const MAX_CANDIDATES: usize = 1 << 17;
 /// Limit on all words of interpreters' states that are tried.
 const MAX_STATE_CANDIDATES: usize = 2 * MAX_CANDIDATES;

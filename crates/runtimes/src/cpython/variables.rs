@@ -57,7 +57,7 @@ const TYPES_WITHOUT_DATA: [&[u8]; 21] = [
 /// Bytes of the longest of these names with its 0.
 const NAME_BYTES: usize = 27;
 
-/// Mask of addresses in [`ReferenceHints::stops`]: multiples of 16, of which any in an object will do.
+/// Mask of addresses in [`ReferenceHints::stops`]: multiples of 16; any in an object will do.
 const STOP_MASK: u64 = !15;
 
 /// An entry of a dict.

@@ -93,8 +93,8 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) 
 }
 
 /// Returns the tables of known size that `mheap_` points to, until the deadline; `arenas` is the
-/// address of its table of arenas. A page of their addresses that cannot be read was, in most cases,
-/// never written: it counts as a page without addresses.
+/// address of its table of arenas. A page of their addresses that cannot be read was usually never
+/// written: it counts as a page without addresses.
 fn known_tables(
     context: &Context<'_>,
     pages: &mut PageCache<'_>,
