@@ -42,6 +42,7 @@ use crate::programs::Programs;
 use FileName::{Contains, Versioned};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::class::Slot;
+use strandline_claims::facts::Runtime;
 use strandline_claims::reader::{
     Evidence, FileName, HeapKind, Match, ReaderInfo, leading_version, version_in_file_name,
 };
@@ -166,13 +167,13 @@ pub fn read(context: &Context<'_>, programs: &[locate::Program], refinements: &R
     let mut reading = Reading::default();
     let memory = CountingMemory::new(context.memory);
     let mut perl = Perl::default();
-    let version = programs.iter().find_map(locate::Program::version_text);
     reading.facts.name = "perl".to_owned();
-    reading.facts.version.clone_from(&version);
-    reading.facts.found_by = programs.first().map(|program| program.path.clone()).unwrap_or_default();
-    let release = programs.iter().find_map(locate::Program::release);
-    let Some(release) = release else {
-        reading.caveats.push(unknown_version(version, &reading.facts.found_by));
+    let known = programs.iter().find(|program| program.release().is_some());
+    if let Some(program) = known.or(programs.first()) {
+        set_program(program, &mut reading.facts);
+    }
+    let Some(release) = known.and_then(locate::Program::release) else {
+        reading.caveats.push(unknown_version(reading.facts.version.clone(), &reading.facts.found_by));
         reading.facts.set_details(ABOUT.name, &perl);
         return reading;
     };
@@ -211,6 +212,12 @@ pub fn read(context: &Context<'_>, programs: &[locate::Program], refinements: &R
     perl.fill_common(&mut reading.facts);
     reading.facts.set_details(ABOUT.name, &perl);
     reading
+}
+
+/// States the version and the path of `program`.
+fn set_program(program: &locate::Program, facts: &mut Runtime) {
+    facts.version = program.version_text();
+    facts.found_by.clone_from(&program.path);
 }
 
 /// Reads the interpreters of one program that are not in `interpreters` yet.
@@ -253,7 +260,7 @@ fn read_program(
         }
     }
     perl.ithreads |= program.has_threads();
-    reading.facts.found_by.clone_from(&program.path);
+    set_program(program, &mut reading.facts);
     for location in locations.iter().filter(|location| is_new(location)) {
         let interpreter = reader.read(location);
         if location.interpreter.is_some() {
