@@ -1,8 +1,8 @@
 //! Reads many small pieces of the target's memory at once.
 //!
 //! A million objects are a million reads of 16 bytes, each as expensive as a page. Ranges close
-//! together are read in one piece, scattered ranges many per call. The worst order costs at most
-//! one short read per range. For chains, where each address is known only after the previous read,
+//! together are read in one piece, scattered ranges many per call: at worst, each range is a short
+//! read of its own. For chains, where each address is known only after the previous read,
 //! [`PageCache`] keeps the pages read last.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -94,8 +94,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Calls `visit` with the index and the bytes of each of `ranges` that can be read: of a longer
-    /// one, the first [`MAX_PIECE_BYTES`].
+    /// Calls `visit` with the index and the bytes of each of `ranges` that can be read; of a range
+    /// of more than [`MAX_PIECE_BYTES`], with only its first ones.
     pub fn bytes(&mut self, ranges: &[AddressRange], visit: &mut dyn FnMut(usize, &[u8])) {
         let range_of = |index: u32| ranges.get(index as usize).copied().unwrap_or_default();
         self.read_pieces(ranges.len(), &range_of, &mut |index, bytes| visit(index as usize, bytes));
@@ -119,7 +119,7 @@ impl<'a> Batch<'a> {
     ) {
         self.scattered_indices.clear();
         self.order.clear();
-        // More ranges than that do not fit into memory.
+        // Callers pass fewer ranges: `u32::MAX` would take 32 GiB of addresses.
         self.order.extend(0..u32::try_from(count).unwrap_or(u32::MAX));
         self.order.sort_by_key(|&index| range_of(index).start);
         let order = std::mem::take(&mut self.order);

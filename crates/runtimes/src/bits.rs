@@ -60,7 +60,7 @@ impl HeapIndex {
             .then_some(part.first_place + (offset >> self.granule_shift))
     }
 
-    /// Returns the addresses from a place to the end of its part.
+    /// Returns the addresses from a place to the end of its part; `None` if there is no such place.
     pub fn range_to_part_end(&self, place: u64) -> Option<AddressRange> {
         let index = self.parts.partition_point(|part| part.first_place <= place).checked_sub(1)?;
         let part = self.parts.get(index)?;
@@ -68,7 +68,8 @@ impl HeapIndex {
         (address < part.range.end).then_some(AddressRange::new(address, part.range.end))
     }
 
-    /// Returns the addresses of `count` places from one on, or of fewer if its part ends before.
+    /// Returns the addresses of `count` places from one on, or of fewer if its part ends before;
+    /// `None` if there is no such place.
     pub fn range_of(&self, place: u64, count: u64) -> Option<AddressRange> {
         let part_rest = self.range_to_part_end(place)?;
         let end = part_rest.start.saturating_add(count.saturating_mul(1 << self.granule_shift));
@@ -76,12 +77,12 @@ impl HeapIndex {
     }
 }
 
-/// A bitmap of places, set by several threads at once.
+/// A bitmap of places, set by several threads at once. Places outside it count as clear.
 #[derive(Debug)]
 pub struct Bitmap(Vec<AtomicU64>);
 
 impl Bitmap {
-    /// A bitmap with no bit set; `None` if there is not enough memory.
+    /// A bitmap for `count` places with no bit set; `None` if there is not enough memory.
     pub fn new(count: u64) -> Option<Self> {
         let word_count = usize::try_from(count.div_ceil(64)).ok()?;
         let mut bits = Vec::new();

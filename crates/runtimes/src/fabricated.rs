@@ -11,6 +11,7 @@ use strandline_process::procfs::Process;
 use strandline_process::range::AddressRange;
 use strandline_synth::{Image, Rng, clipped, is_absent};
 
+/// The memory of an image.
 struct Target(Image);
 
 impl Memory for Target {
@@ -19,7 +20,8 @@ impl Memory for Target {
     }
 }
 
-/// Reads `image`. A page is not resident if `absent` has the bit of its number modulo 64.
+/// Reads `image` by `read`, which gets the context and the resident runs. A page is not resident if
+/// `absent` has the bit of its number modulo 64.
 pub fn read_image(
     image: &Image,
     maps: &str,

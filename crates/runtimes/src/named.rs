@@ -1,4 +1,5 @@
-//! Runtimes that are recognised but not read yet. One that gets a reader moves to its own folder.
+//! Runtimes that are recognised but not read yet: one that gets a reader moves to its own folder.
+//! How the versions of CPython, Go and Java are read from their files is here, too.
 
 use std::io::Read;
 
@@ -9,7 +10,7 @@ use strandline_process::namespaces::open_in_root;
 
 use FileName::{Contains, Exact, Versioned};
 
-/// The version in the name of a file.
+/// The version in the name of a file; `None` if it contains none.
 pub fn version_of_file_name(clue: &Match<'_>) -> Option<String> {
     version_in_file_name(clue.file)
 }
@@ -33,14 +34,16 @@ pub static NODE: ReaderInfo = named("node", "Node.js", HeapKind::OwnOnly("v8"))
     .symbols(&["_ZN4node5StartEiPPc"])
     .version(|clue| node_version(clue).or_else(|| version_of_file_name(clue)));
 
-/// Bun, which has WebKit's JavaScriptCore. Programs that it compiles to one file have the section.
+/// Bun, which contains WebKit's JavaScriptCore. Programs that it compiles to one file have a
+/// section `.bun`.
 pub static BUN: ReaderInfo = named("bun", "Bun (JavaScriptCore)", HeapKind::Own)
     .executables(&[Exact("bun")])
     .section(Some(".bun"))
     .version(|clue| version_after(clue, "Bun/"))
     .not_read("JavaScriptCore");
 
-/// Deno, which has V8 without symbols; its programs in one file are named otherwise.
+/// Deno, which contains V8 without symbols. A program that it compiles to one file is recognised
+/// only if it keeps the name of its runtime (`denort`).
 pub static DENO: ReaderInfo = named("deno", "Deno", HeapKind::OwnOnly("v8"))
     .executables(&[Exact("deno"), Exact("denort")])
     .not_read("V8, whose pointers are compressed here");
@@ -160,7 +163,8 @@ pub(crate) fn cpython_version(clue: &Match<'_>) -> Option<String> {
     python_version(clue).or_else(|| version_of_file_name(clue))
 }
 
-/// `Py_Version` of CPython 3.11 and later: PY_VERSION_HEX, 0xMMmmpprs.
+/// `Py_Version` of CPython 3.11 and later: `PY_VERSION_HEX`, a byte each for major, minor, micro
+/// and level.
 fn python_version(clue: &Match<'_>) -> Option<String> {
     let image = clue.image()?;
     let exported = || image.exported(&["Py_Version"]).first().map(|symbol| symbol.address);
@@ -205,7 +209,8 @@ pub(crate) fn go_version(bytes: &[u8]) -> Option<String> {
 /// Maximum bytes read of a `release` file.
 const MAX_RELEASE_BYTES: u64 = 8192;
 
-/// JAVA_VERSION of the `release` file, two folders above `lib/server/libjvm.so`.
+/// `JAVA_VERSION` of the file `release`, in the folder that contains `lib/server/libjvm.so`; `None`
+/// if it cannot be read.
 pub fn java_version(clue: &Match<'_>) -> Option<String> {
     let library = &clue.mapping?.name;
     let library = library.strip_suffix(" (deleted)").unwrap_or(library);

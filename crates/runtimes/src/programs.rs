@@ -31,8 +31,9 @@ where
 }
 
 impl<P> Programs<P> {
-    /// Reads each program within `limit` before the deadline; `read` gets the earlier readings. If
-    /// programs are left out, the last reading gets a caveat at the `path` of the first of them.
+    /// Reads the first program, and the others within `limit` and before the deadline; `read` gets
+    /// the earlier readings. If programs are left out, the last reading gets a caveat at the `path`
+    /// of the first of them.
     ///
     /// # Errors
     /// [`Busy`] if `read` returns it.

@@ -1,7 +1,7 @@
 //! Finds and reads the arrays of arena objects.
 //!
 //! The variable that points to an array is static and has no symbol in stripped files; from 3.12 on
-//! it is in an interpreter's state. An array is recognized by its content: each entry is free, or
+//! it is in an interpreter's state. An array is recognised by its content: each entry is free, or
 //! describes an arena whose first pool holds the index of the entry.
 
 use std::collections::BTreeSet;
@@ -20,9 +20,9 @@ use strandline_process::memory::{Memory, half_word_at, word_at};
 use strandline_process::pages::USER_ADDRESS_END;
 use strandline_process::range::{AddressRange, RangeSet};
 
-/// Limit on words of static data, and on words of interpreters' states, that are tried as the
-/// address of an array. The states of three interpreters already have more: a further word is tried
-/// only if the length of an array follows it.
+/// Limit on the words of static data, and on those of interpreters' states, that are tried as the
+/// address of an array. Three interpreters' states have more: beyond the limit, a word of a state
+/// is tried only if the length of an array follows it.
 const MAX_CANDIDATES: usize = 1 << 17;
 /// Limit on all words of interpreters' states that are tried.
 const MAX_STATE_CANDIDATES: usize = 2 * MAX_CANDIDATES;
@@ -39,7 +39,8 @@ const MAX_INVALID: usize = 4;
 const ENTRIES_PER_DEADLINE_CHECK: u64 = 4096;
 /// Bytes searched of an interpreter's state; the largest known state has 383,552.
 pub const MAX_STATE_BYTES: u64 = 512 << 10;
-/// Bytes searched of each structure that a state points to (`struct _obmalloc_state`).
+/// Bytes searched of each structure that a state points to: `mgmt.arenas` of a `struct
+/// _obmalloc_state` is among them.
 const OBMALLOC_BYTES: u64 = 8 << 10;
 
 /// An allocated arena.

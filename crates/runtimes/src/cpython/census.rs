@@ -21,7 +21,7 @@ use strandline_process::range::AddressRange;
 /// Limit on the targets that one worker keeps, and on its tables, claimed blocks and addresses
 /// without an object; further ones are left out ([`CensusResult::is_incomplete`]).
 const MAX_TARGETS: usize = 1 << 21;
-/// Size of the cache of addresses found last.
+/// Entries of the cache of addresses found last.
 const RECENT_TARGETS: usize = 1 << 14;
 /// Number of new addresses from which they are sorted, so that a page is read once for all of them.
 const MIN_SORTED_TARGETS: usize = 1 << 16;
@@ -121,7 +121,7 @@ impl<'a> Census<'a> {
         self
     }
 
-    /// An empty census that is to follow what other censuses found.
+    /// An empty census that is to follow what other censuses found: it keeps more pages.
     pub fn following(
         memory: &'a dyn Memory,
         release: &'static Release,
@@ -183,7 +183,7 @@ impl<'a> Census<'a> {
         !matches!(object_type.kind, Kind::String | Kind::Int) && object_type.flags & flags::BYTES == 0
     }
 
-    /// Counts the object found in a block of `bytes`, whose first bytes are `block`.
+    /// Counts the object found in a block of `bytes` bytes, of which `block` has the first ones.
     fn count_object(&mut self, found: objects::FoundObject, block: &[u8], bytes: u64) -> BlockContent {
         if found.is_free_listed {
             self.result.free_listed_objects.add(bytes);
@@ -273,9 +273,9 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// Returns the next address to read, from the end of `pending`. In the order found, the same
-    /// pages would be read again and again: once there are many new addresses, they are sorted and
-    /// moved to `pending`.
+    /// Returns the next address to read, from the end of `pending`. Once there are many new
+    /// addresses, they are sorted and moved to `pending`: in the order found, the same pages would
+    /// be read many times.
     pub fn next_target(&mut self, pending: &mut Vec<Target>) -> Option<Target> {
         if pending.is_empty() || self.targets.len() >= MIN_SORTED_TARGETS {
             self.targets.sort_unstable();

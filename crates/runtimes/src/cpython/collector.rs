@@ -1,9 +1,9 @@
 //! The collector's state of each interpreter: its generations and their statistics.
 //!
-//! `struct _gc_runtime_state` (`pycore_gc.h`; 3.8: `pycore_pymem.h`, in `_PyRuntime`) is at a
-//! different offset in each release. Its lists identify it: each generation begins with a list
-//! head, which the first and the last object of the list link back to. Builds without a global lock
-//! have no lists, but a table of offsets that contains that of the state.
+//! `struct _gc_runtime_state` (`pycore_gc.h`) is in the interpreter's state (3.8: `pycore_pymem.h`,
+//! in `_PyRuntime`), at a different offset in each release. Its lists identify it: each generation
+//! begins with a list head, to which the first and the last object of the list link back. Builds
+//! without a global lock have no lists, but a table of offsets that contains that of the state.
 
 use std::time::Instant;
 
@@ -78,7 +78,7 @@ fn read_at_offset(memory: &dyn Memory, at: u64, release: &Release) -> Option<Col
 fn find_in_state(memory: &dyn Memory, state: u64, deadline: Instant) -> Option<Collector> {
     let bytes = read_state(memory, state);
     let last_offset = bytes.len().checked_sub(STATE_BYTES)?;
-    // Some are at 20, because the list heads are packed, as in Debian's 3.13.
+    // Offsets of 4 modulo 8 occur in Debian's 3.13: no gap follows `debug`.
     (ENABLED_DISTANCE.next_multiple_of(8)..=last_offset).step_by(4).find_map(|at| {
         let address = state.checked_add(at as u64)?;
         let lists_bytes = GENERATIONS * GENERATION_BYTES;

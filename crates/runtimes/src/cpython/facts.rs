@@ -113,7 +113,7 @@ pub struct SparseArenas {
     pub arenas: u64,
     /// Blocks in use in these arenas.
     pub blocks: u64,
-    /// Types of these objects, most frequent first.
+    /// Types of the objects in these blocks, most frequent first, at most ten.
     pub kept_by: Vec<TypeInSparseArenas>,
 }
 

@@ -1,5 +1,6 @@
-//! Walks the blocks of heaps of objects: which are in use, and which object each holds. The memory
-//! belongs to mimalloc in the ledger, whose reader checks for each claim that the block is in use.
+//! Walks the blocks of heaps of objects: which are in use, and which object each holds. In the
+//! ledger the memory belongs to mimalloc; mimalloc's reader checks for each claim that the block is
+//! in use.
 
 use super::census::Census;
 use super::counted::BlockContent;
@@ -21,7 +22,7 @@ const MAX_BUFFERED_BYTES: u64 = 1 << 20;
 /// Most bytes before the fields of an object in its block: a guard, two more words and
 /// `FREE_THREADED_PREFIX_BYTES`, rounded up.
 const MAX_OFFSET_BYTES: usize = 64;
-/// Bytes read of a block to recognize its content.
+/// Bytes read of a block to recognise its content.
 const HEAD_READ_BYTES: usize = MAX_OFFSET_BYTES + HEAD_BYTES;
 /// Blocks up to this size are claimed whole for an object; of a larger one, only the object is.
 const SMALL_BYTES: u64 = 1 << 10;

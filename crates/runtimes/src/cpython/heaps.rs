@@ -3,7 +3,8 @@
 //! These builds have no arenas. They use a copy of mimalloc in which each thread has one heap per
 //! kind of object, and each page has the tag of its heap (`pycore_mimalloc.h`): every block in use
 //! in a page of objects is an object. Segments hold their own address, XORed with a key that is in
-//! static data. mimalloc's reader accounts for the memory; this module only finds the objects.
+//! static data (`_mi_ptr_cookie`). mimalloc's reader accounts for the memory; this module only
+//! finds the objects.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -22,7 +23,7 @@ use strandline_process::range::AddressRange;
 
 /// Limit on candidates: at most two for each segment of 32 MiB, so at least 4 TiB.
 const MAX_CANDIDATES: usize = 1 << 18;
-/// Bytes read to recognize a segment: up to its first page structure.
+/// Bytes read to recognise a segment: up to its first page structure.
 const HEAD_BYTES: usize = 304;
 /// Limit on a segment's entries for slices. One with a single block has more slices than entries.
 const MAX_ENTRIES: u64 = SEGMENT_BYTES / SLICE_BYTES + 1;
@@ -92,8 +93,8 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program) -> He
     for candidate in &candidates {
         *segments_by_key.entry(candidate.key).or_default() += 1;
     }
-    // A key computed with the wrong layout is not in static data; of several keys that are, the one
-    // with the most segments wins, of equal ones the highest: the key is random, others are small.
+    // Of the keys that are in static data, the one with the most segments wins, among equals the
+    // highest: the true key is random, and those computed with the wrong layout are small.
     let mut best_key = None;
     each_word_until(memory, context.resident_runs(program.data), context.deadline, &mut |_, word| {
         if let Some(&segments) = segments_by_key.get(&word) {
@@ -222,7 +223,7 @@ fn read_structures(context: &Context<'_>, memory: &dyn Memory, segment: &Candida
 }
 
 /// Returns the page at `start..end` that a structure describes; `None` if it is not the first
-/// structure of a page or invalid: invalid ones are noticed by the segment's count of pages.
+/// structure of a page, or is invalid: then the segment's count of pages shows that one is missing.
 fn parse_page(layout: &HeapLayout, structure: &[u8], start: u64, end: u64) -> Option<Page> {
     let word_32 = |at: usize| half_word_at(structure, at).map(u64::from);
     let word_16 = |at: usize| word_32(at).map(|word| word & 0xffff);

@@ -21,7 +21,7 @@ const MAX_FOLLOWED_BLOCKS: usize = 1 << 16;
 /// Bytes read of a block that is not an object.
 const READ_BLOCK_BYTES: u64 = 1024;
 /// Bytes read of a block that is not an object, at the start of a page: it may be a chunk of frames
-/// (`DATA_STACK_CHUNK_SIZE`).
+/// (`DATA_STACK_CHUNK_SIZE` in `Python/pystate.c`, from 3.11 on).
 const READ_CHUNK_BYTES: u64 = 16 << 10;
 /// Targets and tables between two checks of the deadline.
 const STEPS_PER_DEADLINE_CHECK: usize = 64;

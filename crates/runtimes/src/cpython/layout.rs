@@ -3,11 +3,11 @@
 //!
 //! Printed by a program compiled with the headers of 3.8.18, 3.9.18, 3.10.13, 3.11.7, 3.12.1,
 //! 3.13.0 and 3.14.10, and with `Py_GIL_DISABLED` of 3.13.5 and 3.14.10. Unless noted, they hold
-//! for all releases of a minor version. Of builds without a global lock a running 3.13.5 was read,
-//! but no 3.14; of the others 3.14.10 too.
+//! for all releases of a minor version. They were tried on running builds, up to 3.14.10 with a
+//! global lock and up to 3.13.5 without.
 //!
-//! Files of CPython are named as in 3.11; in 3.8 a structure of `Include/cpython/NAME.h` may be in
-//! `Include/NAME.h`.
+//! Files of CPython are named as in 3.11; up to 3.10 a structure of `Include/cpython/NAME.h` may be
+//! in `Include/NAME.h`.
 
 /// Sizes of an arena and of its pools (`Objects/obmalloc.c`; larger from 3.10 on, with
 /// `WITH_PYMALLOC_RADIX_TREE`).
@@ -249,7 +249,7 @@ pub struct Release {
     pub header_prefix_bytes: u64,
     /// Bit number of `kind` in the state of a str.
     pub kind_shift: u32,
-    /// Bytes before the items in the block of a list (`_PyListArray`).
+    /// Bytes before the items in the block of a list (`_PyListArray` in `Objects/listobject.c`).
     pub list_header_bytes: u64,
     /// Bytes of a str without its characters.
     pub string_bytes: StringBytes,
@@ -261,7 +261,8 @@ pub struct Release {
     pub class_bytes: u64,
     /// `ht_qualname` in a class.
     pub qualname: u64,
-    /// Flags of types whose instances have two more words in front (`_PyType_PreHeaderSize`).
+    /// Flags of types whose instances have two more words in front (`_PyType_PreHeaderSize` in
+    /// `Include/internal/pycore_object.h`).
     pub extra_prefix_flags: u64,
     /// Flags of types whose instances contain the values of their attributes, behind all other
     /// fields.
@@ -380,7 +381,7 @@ pub mod log2_keys {
 pub struct Field {
     /// Its offset.
     pub offset: usize,
-    /// Its size.
+    /// Its size in bits.
     pub bits: u32,
 }
 
@@ -409,7 +410,7 @@ pub struct HeapLayout {
     pub structure_bytes: usize,
     /// Offset of the byte with a page's heap (`tag`, from mimalloc 2.2 on `heap_tag`).
     pub tag: usize,
-    /// Bit number of the heap in that byte.
+    /// Number of the heap's lowest bit in that byte.
     pub tag_shift: u32,
     /// `used` in a page.
     pub page_used: Field,
@@ -468,7 +469,7 @@ pub static HEAPS: [HeapLayout; 2] = [
 pub const PAGE_CAPACITY: usize = 10;
 /// `reserved`: blocks that the page has room for (16 bits).
 pub const PAGE_RESERVED: usize = 12;
-/// `free`.
+/// `free`: the first free block.
 pub const PAGE_FREE: usize = 16;
 /// Size and alignment of segments.
 pub const SEGMENT_BYTES: u64 = 32 << 20;
@@ -476,7 +477,7 @@ pub const SEGMENT_BYTES: u64 = 32 << 20;
 pub const SLICE_BYTES: u64 = 64 << 10;
 
 /// Distance from a page's first byte to its blocks if the page does not state it
-/// (`_mi_segment_page_start_from_slice`).
+/// (`_mi_segment_page_start_from_slice` in `Objects/mimalloc/segment.c`).
 pub const fn blocks_offset(block_bytes: u64) -> u64 {
     match block_bytes {
         8..=64 => 3 * block_bytes,
@@ -487,8 +488,9 @@ pub const fn blocks_offset(block_bytes: u64) -> u64 {
 
 /// Mask of a page's tag.
 pub const TAG_MASK: u8 = 15;
-/// Heaps by tag (`_Py_mimalloc_heap_id`): of `PyMem_Malloc`, of objects without the collector, with
-/// it, and with it and two more words in front.
+/// Heaps by tag (`_Py_mimalloc_heap_id` in `Include/internal/pycore_mimalloc.h`): of
+/// `PyMem_Malloc`, of objects without the collector, with it, and with it and two more words in
+/// front.
 pub const HEAP_NAMES: [&str; 4] = ["mem", "object", "gc", "gc_pre"];
 
 /// Layout of a version up to 3.10.

@@ -55,7 +55,7 @@ pub struct InterpreterList {
 }
 
 impl Program {
-    /// Returns the version as text.
+    /// Returns the version as text; `None` if it is not known.
     pub fn version_text(&self) -> Option<String> {
         let Version { minor, micro } = self.version?;
         Some(micro.map_or(format!("3.{minor}"), |micro| format!("3.{minor}.{micro}")))
@@ -70,7 +70,7 @@ impl Program {
         RELEASES.iter().find(is_same)
     }
 
-    /// Returns the list of interpreters.
+    /// Returns the list of interpreters; `None` if the variables that lead to it cannot be read.
     pub fn interpreters(&self, memory: &dyn Memory, release: &Release) -> Option<InterpreterList> {
         let (offset, next_offset) = match release.interpreters {
             Interpreters::HeadAt(offset) => (offset, 0),
@@ -119,7 +119,7 @@ fn program(process: &Process, space: &AddressSpace, module: &Module<'_>) -> Opti
     Some(Program { path, version, runtime, data: module.data, is_free_threaded })
 }
 
-/// `Py_Version`, from 3.11 on: `PY_VERSION_HEX`, 0x03MMmmrs.
+/// `Py_Version`, from 3.11 on: `PY_VERSION_HEX`, a byte each for major, minor, micro and level.
 fn version(image: &ElfFile) -> Option<Version> {
     let address = image.exported(&[VERSION]).first()?.address;
     let [_, micro, minor, major] = image.bytes_at(address, 4)?.try_into().ok()?;

@@ -1,7 +1,7 @@
 //! CPython: its arenas, the objects in them, and the blocks of malloc that these own.
 //!
 //! `locate` finds CPython in the mapped files, `arenas` its arrays of arenas (there is no symbol
-//! for them), `pools` classifies each block of an arena, `types` and `objects` recognize an object,
+//! for them), `pools` classifies each block of an arena, `types` and `objects` recognise an object,
 //! `census` counts objects (`counted`), `large` follows pointers to memory outside the arenas and
 //! claims it in allocators' blocks. `names` reads names of types, `collector` the collector's
 //! generations, `variables` the named variables of modules. Builds without a global lock have no
@@ -255,7 +255,7 @@ impl ObjectMemory {
         !self.arenas.sets.is_empty() || !self.heaps.pages.is_empty()
     }
 
-    /// Ranges that contain only objects.
+    /// Ranges of the arenas, and of the heaps' pages with objects.
     fn ranges(&self) -> impl Iterator<Item = AddressRange> {
         let arenas = self.arenas.sets.iter().flat_map(|set| &set.arenas);
         let pages = self.heaps.pages.iter().filter(|page| page.has_objects());
@@ -277,13 +277,13 @@ fn outside_memory(context: &Context<'_>, program: &Program, object_memory: &Obje
     OutsideMemory::new(runs, excluded_ranges)
 }
 
-/// Context of a walk over all arenas.
+/// Context of a walk over all arenas or heaps.
 struct Walk<'a> {
     context: &'a Context<'a>,
     memory: &'a dyn Memory,
     program: &'a Program,
     release: &'static Release,
-    /// States of the interpreters.
+    /// Addresses of the interpreters' states.
     interpreters: &'a [u64],
     outside: &'a OutsideMemory,
     /// Slot of arenas' blocks that hold objects.
@@ -300,7 +300,7 @@ struct Totals {
     census: CensusResult,
 }
 
-/// What walkers counted so far.
+/// What the walkers that ended have counted.
 struct Counted<'a> {
     /// Counts the objects outside the arenas, which all walkers found pointers to.
     outside_census: Census<'a>,

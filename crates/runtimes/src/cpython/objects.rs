@@ -1,4 +1,4 @@
-//! Recognizes objects: whether a block holds one, its size, and its tables.
+//! Recognises objects: whether a block holds one, its size, and its tables.
 
 use super::data;
 use super::layout::{
@@ -56,7 +56,7 @@ pub fn is_reference_count(word: u64) -> bool {
     word >> 32 & 0xffff == 0
 }
 
-/// An object, as recognized by the first bytes of its block.
+/// An object, as recognised by the first bytes of its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundObject {
     pub type_number: u32,
@@ -114,11 +114,11 @@ pub struct Table {
     pub bytes: u64,
     /// Bytes in use; stale words may follow.
     pub used_bytes: u64,
-    /// Whether the table fills its block, which may be larger.
+    /// Whether the table takes all of its block, whose size may exceed `bytes`.
     pub is_whole: bool,
     /// Whether it is data rather than a table of objects.
     pub is_data: bool,
-    /// Offset of the link to the next table of the same kind.
+    /// Offset of the link to the next table of the same kind, if it has one.
     pub link: Option<u64>,
     /// Number of the type of its object, or [`NO_OWNER`].
     pub owner: u32,
@@ -487,7 +487,7 @@ pub fn read_keys(pages: &mut PageCache<'_>, release: &Release, address: u64) -> 
     let header = KeysHeader::new(release.keys, &head)?;
     let KeysHeader { indices, index_bytes, index_count, written_entries, entry_bytes, unwritten_shared } =
         header;
-    // `USABLE_FRACTION`. Tables have at least 8 slots; all empty dicts share one.
+    // `USABLE_FRACTION` in Objects/dictobject.c.
     let entry_capacity = index_count.checked_mul(2)? / 3;
     if !index_count.is_power_of_two()
         || index_count >> MAX_LOG2_INDEX_COUNT != 0
@@ -497,7 +497,7 @@ pub fn read_keys(pages: &mut PageCache<'_>, release: &Release, address: u64) -> 
     }
     let entries = address.checked_add(indices)?.checked_add(index_bytes)?;
     let bytes = indices.checked_add(index_bytes)?.checked_add(entry_capacity.checked_mul(entry_bytes)?)?;
-    // `shared_keys_usable_size`: shared keys have room for at most 30 entries.
+    // Shared keys have room for at most 30 (`SHARED_KEYS_MAX_SIZE` in pycore_dict.h).
     let entry_capacity = unwritten_shared
         .map_or(entry_capacity, |unwritten| unwritten.saturating_add(written_entries).min(entry_capacity));
     let is_shared = word(&head, KEYS_REFERENCES) != 1;

@@ -12,7 +12,7 @@ const SPAN_WORDS: usize = 1 << (SPAN_SHIFT - BLOCK_SHIFT - 6);
 /// Number of spans of the address space.
 const SPANS: usize = (USER_ADDRESS_END >> SPAN_SHIFT) as usize;
 
-/// Memory outside the arenas that objects can point to.
+/// Memory outside the arenas that objects can point to, in whole blocks of 64 KiB.
 pub struct OutsideMemory {
     /// Bitmaps of blocks, by span.
     spans: Vec<Option<Box<[u64; SPAN_WORDS]>>>,
@@ -21,7 +21,7 @@ pub struct OutsideMemory {
 }
 
 impl OutsideMemory {
-    /// The memory of `runs` without `excluded_ranges`.
+    /// The blocks that contain a part of `runs`, without `excluded_ranges`.
     pub fn new(runs: impl IntoIterator<Item = AddressRange>, excluded_ranges: RangeSet) -> Self {
         let mut spans: Vec<Option<Box<[u64; SPAN_WORDS]>>> = Vec::new();
         spans.resize_with(SPANS, || None);

@@ -11,7 +11,7 @@ use crate::batch::PageCache;
 use strandline_process::memory::word_at;
 use strandline_process::pages::USER_ADDRESS_END;
 
-/// Limit on words remembered as type or not; beyond it ([`Types::is_full`]), words are no types.
+/// Limit on words remembered, types or not; beyond it ([`Types::is_full`]), new words are no types.
 const MAX_KNOWN_WORDS: usize = 1 << 20;
 /// Limit on the length of a chain of metatypes; what has a longer one is no type.
 const MAX_DEPTH: usize = 8;
@@ -27,7 +27,7 @@ const EXTRA_PREFIX_BYTES: u64 = 16;
 const MAX_BASES: usize = 64;
 /// Upper bound on the bytes of the names of these kinds, with their 0.
 const NAME_BYTES: usize = 28;
-/// Size of the cache of words looked up last.
+/// Entries of the cache of words looked up last.
 const RECENT_WORDS: usize = 4096;
 
 /// Kinds of objects, by how their size is computed and what memory they own outside their block.
@@ -111,7 +111,7 @@ impl<'a> Types<'a> {
         }
     }
 
-    /// Returns the number of the type at `address`; `None` if absent.
+    /// Returns the number of the type at `address`; `None` if no type is there or can be read.
     #[inline]
     pub fn number_at(&mut self, address: u64) -> Option<u32> {
         let recent_index = (address >> 4) as usize % RECENT_WORDS;
@@ -223,7 +223,7 @@ impl<'a> Types<'a> {
                     return Kind::Generator;
                 }
                 b"module" if is_built_in => return Kind::Module,
-                // Names without a dot are those up to 3.8; proxies have the same structure.
+                // Names without a dot are those up to 3.9; proxies have the same structure.
                 b"weakref" | b"weakproxy" | b"weakcallableproxy" if is_built_in => return Kind::Weak,
                 b"weakref.ReferenceType" | b"weakref.ProxyType" | b"weakref.CallableProxyType" => {
                     return Kind::Weak;

@@ -1,6 +1,6 @@
 //! Variables of modules and classes, for the search for holders.
 //!
-//! An interpreter's state points to `sys.modules`, a dict, which is recognized by its key
+//! An interpreter's state points to `sys.modules`, a dict, which is recognised by its key
 //! `builtins`. Only variables with data are listed: a function or a module reaches everything in
 //! its module and would retain all of it. For the same reason paths from a variable stop at an
 //! object's class and at the modules of its methods (`ReferenceHints.stops`).
@@ -28,8 +28,8 @@ const MAX_VARIABLES: usize = 1 << 18;
 const CHECKED_MODULES: u64 = 16;
 /// Name of a module that every interpreter has.
 const BUILTINS: &str = "builtins";
-/// Texts up to this length are not listed: there are many, and each holds little.
-const SHORT_BYTES: u64 = 256;
+/// Strings of at most this length, in characters or bytes, are not listed: each holds little.
+const SHORT_LENGTH: u64 = 256;
 /// Built-in types whose instances hold little data, or no data.
 const TYPES_WITHOUT_DATA: [&[u8]; 21] = [
     b"function",
@@ -57,7 +57,7 @@ const TYPES_WITHOUT_DATA: [&[u8]; 21] = [
 /// Bytes of the longest of these names with its 0.
 const NAME_BYTES: usize = 27;
 
-/// Mask of addresses in [`ReferenceHints::stops`], multiples of 16: any in an object will do.
+/// Mask of addresses in [`ReferenceHints::stops`]: multiples of 16; any in an object will do.
 const STOP_MASK: u64 = !15;
 
 /// An entry of a dict.
@@ -242,15 +242,16 @@ impl Finder<'_, '_> {
         }
     }
 
-    /// Whether an object, whose type has this number, may hold much data: only then it is listed.
+    /// Whether the object at `value`, whose type has this number, may hold much data: others are
+    /// not listed.
     fn is_data(&mut self, number: u32, value_type: &Type, value: u64) -> bool {
         match value_type.kind {
             Kind::Module | Kind::Class | Kind::Int | Kind::Weak => return false,
             Kind::String => {
-                return self.names.head_word(value, STRING_LENGTH).is_some_and(|length| length > SHORT_BYTES);
+                return self.names.head_word(value, STRING_LENGTH).is_some_and(|count| count > SHORT_LENGTH);
             }
             Kind::Plain if value_type.flags & flags::BYTES != 0 => {
-                return self.names.head_word(value, SIZE).is_some_and(|length| length > SHORT_BYTES);
+                return self.names.head_word(value, SIZE).is_some_and(|count| count > SHORT_LENGTH);
             }
             Kind::Plain => {}
             _ => return true,

@@ -14,16 +14,17 @@ use strandline_claims::words;
 use strandline_process::memory::Memory;
 use strandline_process::range::AddressRange;
 
-/// Bytes of heap that a worker claims at a time: a part. A larger span is one part.
+/// Bytes of heap that a worker claims at a time: a part. A span that crosses the end of the part in
+/// which it begins belongs to that part.
 const PART_BYTES: u64 = 16 << 20;
 
-/// Whether a span can be claimed: the claim covers the span and the start of its part, and holds at
-/// most [`MAX_BYTES`].
+/// Whether a span can be claimed: the claim, from the start of its part to the end of the span, may
+/// have at most [`MAX_BYTES`].
 pub fn is_claimable(start: u64, end: u64) -> bool {
     end - (start - start % PART_BYTES) <= MAX_BYTES
 }
 
-/// A span in use, or memory between two.
+/// A span in use, or memory between two spans.
 #[derive(Clone, Copy, Debug)]
 struct Piece<'a> {
     /// First byte.
@@ -43,12 +44,13 @@ pub struct HeapClaims {
     pub unread_bytes: u64,
 }
 
+/// A worker and its claims.
 struct Worker<'a> {
     pages: PageCache<'a>,
     claimed: HeapClaims,
 }
 
-/// Claims the whole heap.
+/// Claims the whole heap; `stack_slot` is for stacks and other memory managed by hand.
 pub fn claim(
     context: &Context<'_>,
     memory: &dyn Memory,
@@ -129,7 +131,6 @@ struct Claimer<'a> {
     context: &'a Context<'a>,
     heap: &'a Heap,
     layout: &'a Layout,
-    /// Slot of stacks and other memory managed by hand.
     stack_slot: Slot,
     /// Whether memory without a span is idle: all spans were read, and all are valid.
     is_idle_known: bool,

@@ -8,27 +8,28 @@ use serde::{Deserialize, Serialize};
 /// A Go runtime.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Go {
-    /// Spans of objects by object size, most free bytes first. A large object has a span of its
-    /// own, with size 0.
+    /// Spans of objects by object size, most free bytes first, at most 256 sizes. Spans with room
+    /// for one object count as one size, 0.
     pub size_classes: Vec<SizeClass>,
     /// Resident bytes of idle spans that were not released; `None` unless all spans and their
     /// bitmaps could be read.
     pub idle_resident_bytes: Option<u64>,
     /// Bytes that the last mark found live.
     pub live_after_last_mark_bytes: Option<u64>,
-    /// Heap bytes at which the next collection is to end; `None` unless GOGC alone decides that.
+    /// Heap bytes at which the next collection is to end; `None` if it is not known, if `GOGC` is
+    /// off, or if there is a memory limit, which may end it earlier.
     pub next_gc_bytes: Option<u64>,
     /// `GOGC` in force; -1 for off.
     pub gogc_percent: Option<i64>,
-    /// `GOMEMLIMIT` in force; `None` if there is no limit, or if `gogc_percent` is `None` too: then
-    /// it is not known.
+    /// `GOMEMLIMIT` in force; `None` if there is no limit. If `gogc_percent` is `None`, neither is
+    /// known.
     pub memory_limit_bytes: Option<u64>,
 }
 
 /// Spans of objects of one size.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SizeClass {
-    /// Bytes of an object; 0 for large ones.
+    /// Bytes of an object; 0 for spans with room for one object.
     pub object_bytes: u64,
     /// Number of spans.
     pub spans: u64,

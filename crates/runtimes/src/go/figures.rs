@@ -22,9 +22,9 @@ const MAX_GC_PERCENT: u64 = 1 << 20;
 /// Value of `memoryLimit` without a limit (`GOMEMLIMIT=off`).
 const NO_LIMIT: u64 = i64::MAX as u64;
 /// Number of deltas in `memstats.heapStats` (`consistentHeapStats.stats`).
-const DELTAS: u64 = 3;
+const DELTA_COUNT: u64 = 3;
 
-/// Figures of one heap.
+/// Figures of one heap; `None` is not known, unless noted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     /// `HeapAlloc`: objects, including those not swept yet.
@@ -39,12 +39,13 @@ pub struct Figures {
     pub stack_bytes: Option<u64>,
     /// Bytes that the last mark found live.
     pub marked_bytes: Option<u64>,
-    /// Heap bytes at which the next collection ends; `None` unless `GOGC` alone decides that.
+    /// Heap bytes at which the next collection ends; `None` also if `GOGC` is off, or if there is a
+    /// memory limit, which may end it earlier.
     pub goal_bytes: Option<u64>,
     /// `GOGC` in force; -1 for off.
     pub gc_percent: Option<i64>,
-    /// `GOMEMLIMIT` in force; `None` if there is no limit, or if `gc_percent` is `None` too: then
-    /// it is not known.
+    /// `GOMEMLIMIT` in force; `None` if there is no limit. If `gc_percent` is `None`, neither is
+    /// known.
     pub memory_limit_bytes: Option<u64>,
 }
 
@@ -146,7 +147,6 @@ fn read_counters(
         if let Some((percent, limit)) = word(0).zip(limit) {
             figures.gc_percent = Some(i64::from(percent as u32 as i32));
             figures.memory_limit_bytes = Some(limit).filter(|&limit| limit < NO_LIMIT);
-            // A limit may end the collection earlier.
             let goal = word(layout.heap_goal).filter(|&goal| goal < USER_ADDRESS_END);
             figures.goal_bytes = goal.filter(|_| figures.memory_limit_bytes.is_none());
         }
@@ -198,7 +198,7 @@ impl ExpectedCounters {
         others.is_some_and(|(released, free)| released.checked_add(free) == Some(self.idle_bytes))
     }
 
-    /// Whether the deltas at `at` add up to the same counters.
+    /// Whether the deltas at `at` add up to the bytes of spans with objects, and of other spans.
     fn match_deltas_at(&self, pages: &mut PageCache<'_>, at: u64, layout: &Layout) -> bool {
         let mut sum = |index: u64| sum_of_deltas(pages, at.wrapping_add(DELTA_IN_HEAP + 8 * index), layout);
         let add = |total: u64, bytes: Option<u64>| Some(total.wrapping_add(bytes?));
@@ -211,7 +211,7 @@ impl ExpectedCounters {
 /// Adds up one figure of all deltas, at `at` in the first one; each may be negative.
 /// `None` if one cannot be read.
 fn sum_of_deltas(pages: &mut PageCache<'_>, at: u64, layout: &Layout) -> Option<u64> {
-    (0..DELTAS).try_fold(0_u64, |sum, index| {
+    (0..DELTA_COUNT).try_fold(0_u64, |sum, index| {
         Some(sum.wrapping_add(pages.word(at.wrapping_add(layout.delta_bytes * index))?))
     })
 }

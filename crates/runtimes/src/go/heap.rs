@@ -7,7 +7,8 @@
 use super::claims;
 use super::layout::{
     ARENA_BASE, CHUNK_BYTES, CHUNK_DATA_BYTES, CHUNK_ENTRIES, Layout, MAX_OBJECTS, PAGE_ALLOC_CHUNKS,
-    PAGE_ALLOC_RANGES, RUNTIME_PAGE_BYTES, SPAN_BYTES, SPAN_IN_USE, SPAN_MANUAL, SPAN_PAGES, SPAN_START,
+    PAGE_ALLOC_RANGES, RUNTIME_PAGE_BYTES, SPAN_BYTES, SPAN_DEAD, SPAN_IN_USE, SPAN_MANUAL, SPAN_PAGES,
+    SPAN_START,
 };
 use super::locate::Program;
 use crate::batch::PageCache;
@@ -25,14 +26,13 @@ use strandline_process::range::AddressRange;
 const MAX_RANGES: u64 = 1 << 12;
 /// Limit on spans of one heap: 128 GiB of the smallest.
 const MAX_SPANS: u64 = 1 << 24;
-/// Spans checked to recognize a heap.
+/// Spans checked to recognise a heap.
 const MAX_CHECKED_SPANS: u64 = 16;
 /// Steps between two checks of the deadline; a word of static data is one step.
 const STEPS_PER_DEADLINE_CHECK: u64 = 1 << 16;
-/// Steps that a word counts as if it could point to the spans.
+/// Steps that a word counts as that may be the address of the table of spans.
 const STEPS_PER_CANDIDATE: u64 = 1 << 10;
-/// Limit on the page numbers of structures that a worker keeps; a heap of 128 GiB of the smallest
-/// spans has fewer.
+/// Limit on the pages of structures that a worker lists: 4 GiB.
 const MAX_STRUCTURE_PAGES: usize = 1 << 20;
 /// Spans that a worker reads at a time.
 const SPANS_PER_JOB: usize = 4096;
@@ -70,6 +70,7 @@ impl Slice {
 pub struct ChunkBits {
     /// Pages in use or in a processor's cache.
     pub used_pages: [u64; 8],
+    /// Pages released to the kernel (`scavenged`).
     pub released_pages: [u64; 8],
 }
 
@@ -93,7 +94,7 @@ pub struct Span {
     /// Bytes per object.
     pub object_bytes: u64,
     pub object_capacity: u64,
-    /// Objects in use, by the runtime's count.
+    /// Objects in use (`allocCount`), including those not swept yet.
     pub used_objects: u64,
     /// All objects before this index are in use, or were when the index last moved.
     pub free_index: u64,
@@ -323,7 +324,8 @@ impl SpanReader<'_> {
     /// Reads the span structure at `at` and adds it to `spans` if the span is in use.
     fn read_span(&self, pages: &mut PageCache<'_>, at: u64, spans: &mut Spans) {
         let Some(bytes) = pages.array::<SPAN_BYTES>(at) else {
-            // The runtime allocates span structures in batches and writes to each on its first use.
+            // The runtime allocates span structures in batches and writes to each on its first use:
+            // the span of one that was never written is not in use.
             if self.may_be_swapped || !words::is_process_memory(self.context.space, at, at.saturating_add(1))
             {
                 spans.note_damage(at);
@@ -356,7 +358,7 @@ impl SpanReader<'_> {
         let kind = match bytes.get(layout.state) {
             Some(&SPAN_IN_USE) => SpanKind::Objects,
             Some(&SPAN_MANUAL) => SpanKind::Manual,
-            Some(0) => return ParsedSpan::Unused,
+            Some(&SPAN_DEAD) => return ParsedSpan::Unused,
             _ => return ParsedSpan::Invalid,
         };
         let start = word(SPAN_START);

@@ -1,4 +1,4 @@
-//! Offsets in the Go runtime's structures, by version, for 64-bit targets.
+//! Offsets in the Go runtime's structures on linux/amd64, by version.
 //!
 //! Printed from the debugging information of programs made by 1.18.10, 1.19.8, 1.20.14, 1.21.13,
 //! 1.22.12, 1.23.8, 1.24.7, 1.25.3, 1.26.8 and 1.27.0 (`runtime/mheap.go`, `mpagealloc.go`,
@@ -16,7 +16,7 @@ pub const CHUNK_BYTES: u64 = 4 << 20;
 pub const CHUNK_ENTRIES: u64 = 1 << 13;
 /// Bytes of `pallocData`: two bitmaps of 64 bytes each, pages in use and pages released.
 pub const CHUNK_DATA_BYTES: u64 = 128;
-/// Lowest address in the runtime's numbering (`arenaBaseOffset`).
+/// Lowest address in the runtime's numbering of arenas and chunks (`arenaBaseOffset`).
 pub const ARENA_BASE: u64 = 0xffff_8000_0000_0000;
 /// Bytes of address space that one entry of the table `mheap.arenas` covers; the entry points to a
 /// `heapArena`.
@@ -32,6 +32,8 @@ pub const PAGE_ALLOC_RANGES: u64 = 0x1_0090;
 /// Bytes of `mheap` searched for pointers: the size of the smallest known version.
 pub const MHEAP_BYTES: u64 = 92_672;
 
+/// State of a span that is not in use (`mSpanDead`).
+pub const SPAN_DEAD: u8 = 0;
 /// State of a span of objects (`mSpanInUse`).
 pub const SPAN_IN_USE: u8 = 1;
 /// State of a span for stacks and other manual memory (`mSpanManual`).
@@ -76,7 +78,7 @@ pub struct Layout {
     pub object_bytes: usize,
     /// `heapInUse` in `gcController`, followed by `heapReleased` and `heapFree`; from 1.19 on.
     pub heap_in_use: Option<u64>,
-    /// Offset of the deltas in `memstats`.
+    /// `heapStats` in `memstats`, which begins with three `heapStatsDelta`.
     pub deltas: u64,
     /// `heap_inuse` in `memstats`, followed by `heap_released`; up to 1.18.
     pub memstats_in_use: Option<u64>,
@@ -86,7 +88,7 @@ pub struct Layout {
     pub memory_limit: Option<u64>,
     /// `gcPercentHeapGoal` in `gcController`; up to 1.18 `heapGoal`.
     pub heap_goal: u64,
-    /// Bytes of each of the three `heapStatsDelta` at [`Layout::deltas`].
+    /// Bytes of a `heapStatsDelta`.
     pub delta_bytes: u64,
     /// Number of figures after `inHeap` that count spans without objects.
     pub manual_figure_count: u64,
@@ -192,5 +194,12 @@ pub static LAYOUTS: [Layout; 6] = [
         ..LAYOUT_1_22
     },
     LAYOUT_1_22,
-    Layout { first_minor: 25, last_minor: 27, delta_bytes: 1168, manual_figure_count: 2, ..LAYOUT_1_22 },
+    Layout {
+        first_minor: 25,
+        last_minor: 27,
+        arena_bytes: 69_648,
+        delta_bytes: 1168,
+        manual_figure_count: 2,
+        ..LAYOUT_1_22
+    },
 ];

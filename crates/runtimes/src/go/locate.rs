@@ -21,7 +21,8 @@ const PLUGIN_SYMBOLS: [&str; 2] = ["runtime.addmoduledata.abi0", "runtime.addmod
 pub struct Program {
     /// Path, as the kernel reports it.
     pub path: String,
-    /// Version; `None` if the file does not state one.
+    /// Version; `None` if the file states none that begins with `go`: those of old development
+    /// builds begin with `devel`.
     pub version: Option<String>,
     /// Addresses of its variables.
     pub symbols: Symbols,

@@ -22,7 +22,7 @@ use strandline_process::range::{AddressRange, RangeSet};
 
 /// Smallest block that glibc's malloc maps (`DEFAULT_MMAP_THRESHOLD`); its heaps are larger.
 const MIN_FOREIGN_BYTES: u64 = 128 << 10;
-/// Usual smallest mapping that a program without a C library makes itself.
+/// Assumed lower bound on mappings that a program without a C library makes itself.
 const MIN_MAPPED_BYTES: u64 = 1 << 20;
 /// Limit on pages with known structures: 16 GiB.
 const MAX_PAGES: usize = 1 << 22;
@@ -93,8 +93,8 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) 
 }
 
 /// Returns the tables of known size that `mheap_` points to, until the deadline; `arenas` is the
-/// address of its table of arenas. A page that should hold their addresses and cannot be read was
-/// mostly never written: it counts as a page without addresses.
+/// address of its table of arenas. A page of their addresses that cannot be read was usually never
+/// written: it counts as a page without addresses.
 fn known_tables(
     context: &Context<'_>,
     pages: &mut PageCache<'_>,

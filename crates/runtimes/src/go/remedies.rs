@@ -5,8 +5,8 @@ use strandline_claims::facts::Remedy;
 /// Bytes in idle spans from which a remedy is worthwhile.
 const MIN_WORTHWHILE_BYTES: u64 = 1 << 20;
 
-/// Returns the remedies for `idle_bytes` resident in idle spans, beside the `in_use_bytes` of the
-/// runtime.
+/// Returns the remedies for `idle_bytes` resident in idle spans; none if they are few. The runtime
+/// has `in_use_bytes` in use, its own structures included.
 pub fn remedies(idle_bytes: u64, in_use_bytes: u64) -> Vec<Remedy> {
     if idle_bytes < MIN_WORTHWHILE_BYTES {
         return Vec::new();

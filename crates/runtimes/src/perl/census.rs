@@ -1,4 +1,4 @@
-//! Counts the heads, and checks that they are what perl means before anything is claimed.
+//! Counts the heads, and checks their number, types and bodies before anything is claimed.
 
 use super::objects::{Head, TYPE_COUNT, Type};
 use super::spaces::{BodyArena, BodySpaces, HeadArena, split_by_page};
@@ -17,7 +17,7 @@ const MAX_SUBS: usize = 2 << 20;
 /// Counts of the heads.
 #[derive(Clone, Debug, Default)]
 pub struct Census {
-    /// Whether there was time for all arenas.
+    /// Whether all arenas were counted before the deadline.
     pub is_complete: bool,
     /// Number of heads in use, by type.
     pub by_type: [u64; TYPE_COUNT],
@@ -75,7 +75,7 @@ pub fn read_heads(
     unread_heads
 }
 
-/// One worker of the census, with buffers that it uses again.
+/// One worker of the census, with buffers that are reused.
 #[derive(Default)]
 struct Counter {
     census: Census,

@@ -8,8 +8,8 @@ use strandline_claims::add_fields;
 
 /// Maximum number of distinct hashes in a sample.
 const MAX_HASHES: usize = 1 << 16;
-/// Maximum number of bits that select strings. Strings of equal length and ends share them: all or
-/// none are kept.
+/// Maximum number of bits that select strings. Strings of equal length and equal ends have the same
+/// bits: all or none of them are kept.
 const MAX_MASK_BITS: u32 = 20;
 /// Mask with this number of bits.
 const MAX_MASK: u64 = (1 << MAX_MASK_BITS) - 1;
@@ -20,7 +20,7 @@ pub struct Sample {
     /// A string is in the sample if its hash has none of these bits.
     excluded_bits: u64,
     /// The strings selected, by hash.
-    strings_by_hash: HashMap<u64, StringSum, IdentityHasher>,
+    strings_by_hash: HashMap<u64, StringSum, RotatingHasher>,
     /// Strings that are not compared.
     skipped: StringSum,
 }
@@ -46,16 +46,16 @@ impl StringSum {
 
 /// Hashes keys by a rotation: they are hashes already.
 #[derive(Clone, Copy, Debug, Default)]
-struct IdentityHasher(u64);
+struct RotatingHasher(u64);
 
-impl std::hash::BuildHasher for IdentityHasher {
+impl std::hash::BuildHasher for RotatingHasher {
     type Hasher = Self;
     fn build_hasher(&self) -> Self {
         Self(0)
     }
 }
 
-impl std::hash::Hasher for IdentityHasher {
+impl std::hash::Hasher for RotatingHasher {
     fn finish(&self) -> u64 {
         self.0
     }

@@ -243,9 +243,9 @@ impl<'a> Reader<'a> {
         free_count.is_some()
     }
 
-    /// Claims an arena with its free bytes on its first page and behind it. An arena that touches
-    /// more than two pages is claimed as in use: `PERL_ARENA_SIZE` is 4080 by default (perl's
-    /// sv.c), so there are none.
+    /// Claims an arena with its free bytes on its first page and behind it. An arena on more than
+    /// two pages is claimed as in use: only unusual builds have one, because `PERL_ARENA_SIZE` is
+    /// 4080 by default (perl.h, from 5.36 on sv_inline.h).
     fn claim_arena(&self, address: u64, bytes: u64, free_bytes: [u16; 2]) {
         let end = address.saturating_add(bytes);
         let Slots { arena, arena_free, .. } = self.slots;
@@ -352,7 +352,7 @@ fn display_name(id: &str) -> String {
 fn free_body_bytes(arena: &BodyArena, used: &UsedBodies) -> [u16; 2] {
     let [on_first, behind] = arena.bytes_by_page(0, arena.slots() * arena.body_bytes);
     let [used_on_first, used_behind] = used.bytes_on_pages.map(u64::from);
-    // More than a page cannot be: then nothing is claimed as free.
+    // Only an arena on more than two pages has more, and none of its bytes is claimed as free.
     [on_first.saturating_sub(used_on_first), behind.saturating_sub(used_behind)]
         .map(|bytes| u16::try_from(bytes).unwrap_or(0))
 }

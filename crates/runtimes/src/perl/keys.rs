@@ -22,7 +22,7 @@ const BUCKETS_PER_JOB: u64 = 4096;
 const ENTRIES_PER_DEADLINE_CHECK: u64 = 4096;
 /// Keys by which a hash that is being changed may exceed its count, in addition to one in 64.
 const MAX_COUNT_DIFFERENCE: u64 = 64;
-/// Upper bound on jobs: tables of a thousand million buckets.
+/// Upper bound on jobs: tables of 2^30 buckets.
 const MAX_JOBS: usize = 256 << 10;
 /// Upper bound on table pages that may be missing. Perl writes to all of a table that it enlarges;
 /// only a table of a few thousand buckets that was made at once has pages that were never written.
@@ -118,13 +118,13 @@ pub fn follow(reader: &Reader<'_>, tables: &[BucketTable], storage: KeyStorage) 
         totals.is_complete &= follower.totals.is_complete;
         entries += follower.entries;
     }
-    // malloc zeroes the tables, so that a page without used buckets may never have been written.
-    // The number of keys shows whether a missing page was such a page or is in swap.
+    // Perl gets tables from calloc, so that a page without used buckets may never have been
+    // written. The number of keys shows whether a missing page was such a page or is in swap.
     totals.is_complete &= missing_pages_left.into_inner() == MAX_MISSING_PAGES || entries >= keys;
     totals
 }
 
-/// One worker, with its sums and buffers that it uses again.
+/// One worker, with its sums and with buffers that are reused.
 struct Follower<'a> {
     reader: &'a Reader<'a>,
     /// Entries that may still be found, by all workers.
@@ -218,7 +218,7 @@ impl Follower<'_> {
     }
 }
 
-/// Takes `count` from what several workers have left; false if too little is left.
+/// Takes `count` from what is left for all workers; false, with nothing taken, if less is left.
 pub fn take(left: &AtomicU64, count: u64) -> bool {
     left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(count)).is_ok()
 }
@@ -231,8 +231,8 @@ pub struct FreeEntries {
     pub bytes_on_pages: Vec<[u16; 2]>,
 }
 
-/// Counts the free entries in `arenas`. `None` if the list that begins at `first` is damaged or
-/// time is over.
+/// Counts the free entries in `arenas`. `None` if the list that begins at `first` is damaged or the
+/// deadline passed.
 pub fn free_entries(
     pages: &mut PageCache<'_>,
     first: u64,

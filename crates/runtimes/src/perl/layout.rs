@@ -124,7 +124,8 @@ pub mod flags {
     pub const POK: u32 = 0x400 | 0x4000;
     /// `SVf_ROK`: the value is a reference, whose target is stored in place of the string.
     pub const ROK: u32 = 0x800;
-    /// All of `SVf_IOK`, `SVf_NOK`, `SVf_POK`, `SVf_ROK` and the private ones: a value of any kind.
+    /// `SVf_OK`, all flags of a value that is not undefined: `SVf_IOK`, `SVf_NOK`, `SVf_POK`,
+    /// `SVf_ROK`, the private ones and GLOB.
     pub const ANY_VALUE: u32 = 0xff00;
     /// `SVp_POK`.
     pub const PRIVATE_POK: u32 = 0x4000;
@@ -212,7 +213,7 @@ pub mod sub {
     pub const IS_XSUB: u32 = 0x8;
     /// `CVf_CLONED`: a closure.
     pub const CLONED: u32 = 0x40;
-    /// `CVf_UNIQUE`: a file, an eval.
+    /// `CVf_UNIQUE`: a file, an eval or a BEGIN block.
     pub const UNIQUE: u32 = 0x100;
     /// `CVf_NAMED`: a name is stored in place of the glob.
     pub const NAMED: u32 = 0x8000;

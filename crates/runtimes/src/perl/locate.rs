@@ -162,7 +162,7 @@ pub struct InterpreterLocation {
     pub interpreter: Option<u64>,
     /// Whether `PL_curinterp` points to it.
     pub is_main: bool,
-    /// The thread that has it as its own.
+    /// The thread that has it as its own, if any is known.
     pub thread: Option<i32>,
     /// Where its variables are.
     pub addresses: Addresses,

@@ -42,6 +42,7 @@ use crate::programs::Programs;
 use FileName::{Contains, Versioned};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::class::Slot;
+use strandline_claims::facts::Runtime;
 use strandline_claims::reader::{
     Evidence, FileName, HeapKind, Match, ReaderInfo, leading_version, version_in_file_name,
 };
@@ -166,13 +167,13 @@ pub fn read(context: &Context<'_>, programs: &[locate::Program], refinements: &R
     let mut reading = Reading::default();
     let memory = CountingMemory::new(context.memory);
     let mut perl = Perl::default();
-    let version = programs.iter().find_map(locate::Program::version_text);
     reading.facts.name = "perl".to_owned();
-    reading.facts.version.clone_from(&version);
-    reading.facts.found_by = programs.first().map(|program| program.path.clone()).unwrap_or_default();
-    let release = programs.iter().find_map(locate::Program::release);
-    let Some(release) = release else {
-        reading.caveats.push(unknown_version(version, &reading.facts.found_by));
+    let known = programs.iter().find(|program| program.release().is_some());
+    if let Some(program) = known.or(programs.first()) {
+        set_program(program, &mut reading.facts);
+    }
+    let Some(release) = known.and_then(locate::Program::release) else {
+        reading.caveats.push(unknown_version(reading.facts.version.clone(), &reading.facts.found_by));
         reading.facts.set_details(ABOUT.name, &perl);
         return reading;
     };
@@ -187,7 +188,7 @@ pub fn read(context: &Context<'_>, programs: &[locate::Program], refinements: &R
     }
     let mut interpreters: Vec<InterpreterReading> = Vec::new();
     for program in programs.iter().take(MAX_PROGRAMS) {
-        // A program may hold one Perl and have loaded another.
+        // A program may contain one Perl and have loaded another, of another release.
         let release = program.release().unwrap_or(release);
         let reader = interpreter::Reader::new(context, &memory, release, refinements, slots);
         read_program(&reader, program, &mut reading, &mut perl, &mut interpreters);
@@ -213,6 +214,12 @@ pub fn read(context: &Context<'_>, programs: &[locate::Program], refinements: &R
     reading
 }
 
+/// States the version and the path of `program`.
+fn set_program(program: &locate::Program, facts: &mut Runtime) {
+    facts.version = program.version_text();
+    facts.found_by.clone_from(&program.path);
+}
+
 /// Reads the interpreters of one program that are not in `interpreters` yet.
 fn read_program(
     reader: &interpreter::Reader<'_>,
@@ -222,9 +229,9 @@ fn read_program(
     interpreters: &mut Vec<InterpreterReading>,
 ) {
     let &interpreter::Reader { context, memory, release, .. } = reader;
-    // Two files may lead to one interpreter: a library that is loaded in addition to the program's
-    // own perl has not set its key, and may have the number of the program's key. If the library's
-    // layout does not fit the interpreter, the program's own does.
+    // Two files may lead to one interpreter: the `PL_thr_key` of an unused libperl beside the
+    // program's own perl is 0, which may be the key of the other. A reading with the wrong layout
+    // fails, and the other one replaces it.
     let read_before = interpreters.iter().filter(|interpreter| interpreter.facts.read);
     let ids_before: HashSet<String> = read_before.map(|interpreter| interpreter.facts.id.clone()).collect();
     let is_new = |location: &locate::InterpreterLocation| {
@@ -253,7 +260,7 @@ fn read_program(
         }
     }
     perl.ithreads |= program.has_threads();
-    reading.facts.found_by.clone_from(&program.path);
+    set_program(program, &mut reading.facts);
     for location in locations.iter().filter(|location| is_new(location)) {
         let interpreter = reader.read(location);
         if location.interpreter.is_some() {

@@ -9,7 +9,7 @@ use strandline_process::memory::{half_word_at, word_at};
 /// Limit on the length of a reported name; the rest is left out.
 const MAX_NAME_BYTES: usize = 200;
 
-/// Reads names, and counts those that it changes.
+/// Reads names, and counts those that it changes; a name is `None` if it cannot be read.
 pub struct Names<'a> {
     pages: PageCache<'a>,
     release: &'static Layout,

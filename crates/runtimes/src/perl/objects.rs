@@ -70,7 +70,7 @@ impl Type {
         types.get(code as usize).copied()
     }
 
-    /// Its bodies in arenas; `None` if it has no bodies, or gets each from malloc.
+    /// The layout of its bodies in arenas; `None` if it has no bodies, or gets each from malloc.
     pub fn body_layout(self, release: &Layout) -> Option<BodyLayout> {
         let (bytes, pointer_bias) = match self {
             Self::Null | Self::Bind | Self::Iv | Self::PvFm => return None,
@@ -117,6 +117,7 @@ pub struct BodyPlace {
     pub bytes: u64,
 }
 
+/// A head (`SV`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Head {
     pub address: u64,
@@ -146,7 +147,7 @@ pub enum Storage {
 }
 
 impl Head {
-    /// Parses the head at `address` from its bytes.
+    /// Parses the head at `address` from its bytes; `None` if they are too few.
     pub fn parse(address: u64, bytes: &[u8]) -> Option<Self> {
         Some(Self {
             address,
@@ -157,7 +158,7 @@ impl Head {
         })
     }
 
-    /// Reads the head at `address`.
+    /// Reads the head at `address`; `None` if it cannot be read.
     pub fn read(pages: &mut PageCache<'_>, address: u64) -> Option<Self> {
         Self::parse(address, &pages.array::<{ layout::HEAD_BYTES as usize }>(address)?)
     }
@@ -177,7 +178,7 @@ impl Head {
         self.flags & flags == flags
     }
 
-    /// Whether it has a string that may be read.
+    /// Whether it has a string, public or private (`POK` or `pPOK`).
     pub fn has_string(&self) -> bool {
         self.flags & flags::POK != 0
     }

@@ -18,7 +18,7 @@ const MAX_LISTED: usize = 4096;
 pub struct ListedBuffers {
     /// Their claims, each with its own holder.
     pub named_blocks: Vec<NamedBlock>,
-    /// Whether there was time for all buffers: otherwise `page_bytes` lacks those of the others.
+    /// Whether all buffers were seen before the deadline: otherwise `page_bytes` lacks the others'.
     pub is_complete: bool,
 }
 

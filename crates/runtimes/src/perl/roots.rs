@@ -47,7 +47,7 @@ const MAX_MARKS: usize = 1 << 20;
 const MAX_RETAINED: usize = 64 << 10;
 /// Bits of a mark that state what is marked: heads are aligned to 8 bytes.
 const MARK_BITS: u64 = 7;
-/// Larger buffers are damage.
+/// Bound on the bytes of a buffer: one of this size or larger is damage.
 pub const MAX_BUFFER_BYTES: u64 = 1 << 46;
 /// Buffers of more than this are listed by name.
 pub const LARGE_BYTES: u64 = 4096;
@@ -69,7 +69,7 @@ pub enum Mark {
 pub struct MarkedHead {
     /// Its address.
     pub address: u64,
-    /// What its value is.
+    /// What its value is; `None` if the mark's bits are none of [`Mark`].
     pub mark: Option<Mark>,
 }
 
@@ -134,7 +134,7 @@ impl RetainedBuffer {
 /// What the pads hold.
 #[derive(Clone, Debug, Default)]
 pub struct PadFindings {
-    /// Whether there was time for all subs.
+    /// Whether all subs were read before the deadline.
     pub is_complete: bool,
     /// Marks, sorted by address, each head once: see [`MarkedHead::unpack`].
     pub marks: Vec<u64>,
@@ -241,6 +241,7 @@ struct PadEntry {
     kind: EntryKind,
 }
 
+/// A worker that reads pads.
 struct PadReader<'a> {
     pages: PageCache<'a>,
     context: PadContext<'a>,
@@ -281,7 +282,7 @@ impl PadReader<'_> {
         keys::take(self.words_left, words).then_some(())
     }
 
-    /// `None` if the deadline has passed.
+    /// Notes whether the deadline has passed; `None` if it has.
     fn check_deadline(&mut self) -> Option<()> {
         self.is_late |= Instant::now() > self.context.deadline;
         (!self.is_late).then_some(())
@@ -546,7 +547,8 @@ fn empty_array(pages: &mut PageCache<'_>, head: &Head) -> Option<Buffer> {
     Some(Buffer { pointer: storage, bytes: array_bytes(head.u, storage, last)? })
 }
 
-/// Length of an array's storage; the elements start behind `storage` if some were shifted off.
+/// Bytes of an array's storage; the elements start behind `storage` if some were shifted off.
+/// `None` if that is impossible.
 pub fn array_bytes(elements: u64, storage: u64, last: u64) -> Option<u64> {
     let shifted_bytes = elements.checked_sub(storage)?;
     last.wrapping_add(1)
@@ -564,7 +566,7 @@ fn empty_hash(pages: &mut PageCache<'_>, head: &Head) -> Option<Buffer> {
     Some(Buffer { pointer: head.u, bytes: table_bytes(last)? })
 }
 
-/// Length of a hash's table, without what follows it; `None` if it is impossible.
+/// Bytes of a hash's table, without what follows it; `None` if that is impossible.
 pub fn table_bytes(last_bucket: u64) -> Option<u64> {
     last_bucket.checked_add(1)?.checked_mul(8).filter(|&bytes| bytes < MAX_BUFFER_BYTES)
 }

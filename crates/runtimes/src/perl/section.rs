@@ -6,6 +6,7 @@ use strandline_claims::units::{bytes, counted, thousands};
 
 use super::facts::{Interpreter, Perl};
 
+/// Columns of the table of retained buffers.
 const RETAINED_HEAD: [Column; 2] = [figures("bytes"), words("retained by")];
 
 /// Returns the section; `None` if the details of `runtime` are not for Perl.

@@ -13,11 +13,11 @@ use crate::perl::layout::{self as layout, Layout, flags};
 use strandline_process::pages::{PAGE_BYTES, page_of};
 use strandline_process::range::AddressRange;
 
-/// Numbers of heads that an arena may have: 170 by default (`PERL_ARENA_SIZE`), more or
-/// fewer in unusual builds. Each arena takes 24 bytes in [`head_arenas`].
+/// Numbers of heads that an arena may have: 170 by default (`PERL_ARENA_SIZE`), more or fewer in
+/// unusual builds. The lower bound limits the list of [`head_arenas`].
 pub const ARENA_SLOTS: RangeInclusive<u32> = 64..=1 << 16;
-/// Lower bound on the size of a body arena: perl's have 2080 to 4080 bytes. Each takes some 60
-/// bytes in [`body_spaces`].
+/// Lower bound on the size of a body arena; it limits the list of [`body_spaces`]. Perl's arenas
+/// have 2080 to 4080 bytes.
 const MIN_ARENA_BYTES: u64 = 1024;
 /// Upper bound on the size of a body arena.
 const MAX_ARENA_BYTES: u64 = 1 << 20;

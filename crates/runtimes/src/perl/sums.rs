@@ -78,7 +78,7 @@ pub struct SurveySums {
     pub damaged_values: u64,
     /// Values that could not be read completely.
     pub unread_values: u64,
-    /// Arenas that were not read before time was over.
+    /// Arenas that were not read before the deadline.
     pub unread_arenas: u64,
     /// Strings with their own buffers, by hash.
     pub equal_sample: Sample,
@@ -151,7 +151,7 @@ impl SurveySums {
         add(&mut strings.unused_bytes, unused_bytes);
         add(&mut strings.header_bytes, SIZE_WORD_BYTES);
         add(&mut strings.rounding_bytes, rounding_bytes);
-        // A string that was longer has a larger buffer; it would have one with short strings in
+        // A string that was longer keeps its larger buffer, and would keep it with short strings in
         // bodies, too.
         if length_bytes <= MAX_SHORT_BYTES && capacity_bytes <= MAX_SHORT_BUFFER_BYTES {
             add(&mut strings.short.strings, 1);

@@ -62,7 +62,7 @@ pub fn survey_values(survey: &Survey<'_>) -> SurveySums {
     sums
 }
 
-/// One thread of the survey, with its sums and buffers that it uses again.
+/// One thread of the survey, with its sums and with buffers that are reused.
 struct Surveyor<'a> {
     survey: &'a Survey<'a>,
     reader: &'a Reader<'a>,

@@ -95,6 +95,7 @@ fn an_interpreter_is_read_with_the_layout_that_fits_it() {
     assert_eq!(read.perl().interpreters.len(), 1);
     assert!(read.main().is_some_and(|main| main.read), "{:?}", read.reading.caveats);
     assert_eq!(read.reading.facts.found_by, "/usr/bin/perl");
+    assert_eq!(read.reading.facts.version, subject.programs[1].version_text());
     assert!(read.reading.caveats.iter().all(|caveat| caveat.code != "perl_damaged"));
 }
 

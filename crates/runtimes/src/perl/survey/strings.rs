@@ -7,7 +7,8 @@ use crate::perl::objects::Head;
 use crate::perl::roots::{self, Buffer, MAX_BUFFER_BYTES, Mark};
 use crate::perl::sums::{RetainedBy, add};
 
-/// From this size on malloc may give a buffer a mapping of its own, whose size is in its size word.
+/// From this size on malloc may give a buffer a mapping of its own, whose size is in its size word
+/// (glibc's `DEFAULT_MMAP_THRESHOLD`).
 const MAPPED_BYTES: u64 = 128 << 10;
 
 impl Surveyor<'_> {
