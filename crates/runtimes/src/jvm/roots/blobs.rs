@@ -128,7 +128,7 @@ impl<'a> Blobs<'a> {
         is_sound.then_some(Blob {
             is_method,
             code,
-            frame_complete: start.checked_add(frame_complete_offset)?.max(code),
+            frame_complete: code.checked_add(frame_complete_offset)?,
             frame_bytes,
             maps: Some(view.field(start, &["CodeBlob::_oop_maps"])?).filter(|&maps| maps != 0),
             oops: if is_method { oops } else { AddressRange::default() },
