@@ -186,8 +186,8 @@ pub fn read(
     figures::fill_in_facts(&state, &mut reading.facts);
     reading.caveats.extend(unread_caveats(context, program, &state, census.as_ref()));
     if is_untraced {
-        let text = "which of the JVM's objects live is not known: there was no time or no memory to trace \
-                    them, or a part of the memory could not be read";
+        let text = "which of the JVM's objects live is not known: there was no time or no memory to trace them, a collection \
+                    was moving them, or a part of the memory is not resident or could not be read";
         reading.caveats.push(Caveat::new("jvm_not_traced", &program.path, None, text));
     }
     if let Some(census) = census {
@@ -329,8 +329,7 @@ struct Objects {
     census: Option<objects::Census>,
     /// `None` if live objects were not traced.
     live: Option<trace::Live>,
-    /// Whether live objects could not be traced for lack of time or memory, or because something
-    /// could not be read.
+    /// Whether live objects were not traced for a reason that has no other caveat.
     is_untraced: bool,
 }
 
@@ -355,11 +354,13 @@ fn count_and_trace(
     });
     let census = objects::count(context, view, &heap.areas, buffers, starts.as_ref());
     // An object that was not understood may hold references.
-    let complete_census = census.as_ref().filter(|census| census.unread_bytes == 0 && !census.has_moved);
+    let complete_census = census.as_ref().filter(|census| census.unread_bytes == 0);
     let live = complete_census
+        .filter(|census| !census.has_moved)
         .zip(starts)
         .and_then(|(census, starts)| trace::trace(context, view, heap, starts, census.weak_class, data));
-    let is_untraced = headers.is_some() && complete_census.is_some() && live.is_none();
+    let is_untraced =
+        live.is_none() && complete_census.is_some() && !context.is_stopped && !context.may_be_swapped();
     Objects { census, live, is_untraced }
 }
 
