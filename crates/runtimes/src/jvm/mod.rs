@@ -3,9 +3,9 @@
 //!
 //! `locate` finds HotSpot in the mapped files and reads its description of its own structures
 //! (`structs`); `view` reads fields by name, `heap` the collector's spaces and regions, `threads`
-//! the allocation buffers of threads, `metaspace` and `code` the memory named so, `objects` walks
-//! areas that can be parsed, and `trace` determines which objects are live (`roots`, `shapes`);
-//! `claims` classifies each byte.
+//! the allocation buffers of threads, `metaspace` the memory of classes, and `code` the code cache.
+//! `objects` walks areas that can be parsed, `trace` determines which objects are live (`roots`,
+//! `shapes`), and `claims` classifies each byte.
 
 mod apply;
 mod attach;
@@ -86,13 +86,13 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
 
 /// Limit on classes listed, most bytes first: a hostile process has any number of them.
 const MAX_TYPES: usize = 10_000;
-/// Bytes of a `MallocHeader` (`nmt/mallocHeader.hpp`), which `NativeMemoryTracking` puts before
-/// blocks.
+/// Bytes of the `MallocHeader` (`nmt/mallocHeader.hpp`) that `NativeMemoryTracking` puts before
+/// each block.
 const TRACKING_HEADER_BYTES: u64 = 16;
-/// Resident bytes that a heap may lack and still be traced, beside an eighth of its used bytes: the
-/// unused parts of threads' buffers may not be resident.
+/// Bytes by which the resident part of a heap that is traced may fall short of seven eighths of its
+/// used bytes: the unused parts of threads' buffers may not be resident.
 const MAX_ABSENT_BYTES: u64 = 64 << 20;
-/// Limit on HotSpots read in one process: usually there is one, and each costs memory and time.
+/// Limit on JVMs read in one process: usually there is one, and each costs memory and time.
 pub const MAX_PROGRAMS: usize = 4;
 
 /// Reader of HotSpot.
@@ -106,7 +106,7 @@ pub static READER: runtime::Reader = runtime::Reader {
 
 impl FoundRuntime for Programs<Program> {
     fn is_collecting(&self, memory: &dyn Memory) -> bool {
-        // One whose structures cannot be read gets a caveat in `read`.
+        // `read` adds a caveat for a JVM whose structures cannot be read.
         self.0.iter().take(MAX_PROGRAMS).filter_map(|program| program.structs(memory).ok()).any(|structs| {
             let view = View { memory, structs };
             let heap = view.static_field(&["Universe::_collectedHeap"]);
@@ -132,8 +132,8 @@ impl FoundRuntime for Programs<Program> {
     }
 }
 
-/// Reads one JVM. `foreign_ranges` are the ranges that others claimed, in address order; its blocks
-/// from malloc are claimed in `refinements`.
+/// Reads one JVM. `foreign_ranges` are the ranges that others claimed, in address order; the JVM's
+/// blocks from malloc are claimed in `refinements`.
 ///
 /// # Errors
 /// [`Busy`] if a collection is under way.
@@ -202,9 +202,9 @@ pub fn read(
     Ok(reading)
 }
 
-/// Claims direct buffers. With `NativeMemoryTracking`, the JVM puts a header before each block from
-/// malloc: of the two addresses only one is the start of a block. Returns a caveat, at `path`, if
-/// some are not claimed.
+/// Claims direct buffers, each at both addresses at which its block from malloc may start: with
+/// `NativeMemoryTracking`, a header precedes the buffer. Returns a caveat, at `path`, if some are
+/// not claimed.
 fn claim_direct(census: &objects::Census, refinements: &Refinements, path: &str) -> Option<Caveat> {
     if census.direct_buffers.is_empty() && !census.has_left_out_buffers {
         return None;
