@@ -294,7 +294,7 @@ impl Trace<'_> {
 }
 
 /// Whether a root refers weakly to an object, as compiled code does: V8 discards the code when the
-/// object dies (`Code::IsWeakObjectInOptimizedCode` in `src/objects/code.cc`).
+/// object dies (`Code::IsWeakObjectInOptimizedCode` in `src/objects/code-inl.h`).
 pub fn is_weak(heap: &Heap<'_>, shapes: &mut Shapes<'_>, root: Root, address: u64) -> bool {
     if !matches!(root, Root::Code(_)) {
         return false;
