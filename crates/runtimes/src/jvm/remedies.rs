@@ -262,10 +262,12 @@ fn predict(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&
             }),
             "G1 retains as much free heap as MaxHeapFreeRatio allows for the live objects",
         ),
-        // `ShenandoahArguments::initialize` turns it off if the initial heap size is the maximum.
-        "Shenandoah" if !view.is_set("ShenandoahUncommit")? => {
-            exact(Some(0), "Shenandoah releases nothing here: the initial heap size is the maximum")
-        }
+        // `ShenandoahArguments::initialize` turns it off if the initial heap size is the maximum, and
+        // with AlwaysPreTouch.
+        "Shenandoah" if !view.is_set("ShenandoahUncommit")? => exact(
+            Some(0),
+            "Shenandoah releases nothing here: ShenandoahUncommit is off, as it is if the initial heap size is the maximum",
+        ),
         "Shenandoah" => bounded(
             bounds(traced, minimum, |live_bytes, _, minimum_bytes| {
                 let bytes_above_minimum = heap.committed_bytes().saturating_sub(minimum_bytes);
