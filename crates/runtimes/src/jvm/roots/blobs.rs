@@ -163,3 +163,25 @@ impl<'a> Blobs<'a> {
         Some(MapEntry { pc_offset: half_word_at(&bytes, 0)?, map_offset: half_word_at(&bytes, 4)? })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabricated::EqualWords;
+    use crate::jvm::structs::VmStructs;
+
+    #[test]
+    fn the_offset_of_a_complete_frame_counts_from_the_first_instruction() {
+        let fields =
+            ["code_offset", "frame_complete_offset", "size", "frame_size", "data_offset", "name", "oop_maps"];
+        let fields = fields.map(|field| format!("CodeBlob::_{field}"));
+        let offsets: Vec<(&str, u64)> = fields.iter().map(|field| (field.as_str(), 0)).collect();
+        let structs = VmStructs::of_offsets(&offsets, &[]);
+        // Every field has this value.
+        let memory = EqualWords::new(0x100);
+        let view = View { memory: &memory, structs: &structs };
+        let blobs = Blobs { view, segment_maps: Vec::new(), blobs: HashMap::new() };
+        let blob = blobs.read(0x1000).unwrap();
+        assert_eq!((blob.code, blob.frame_complete), (0x1100, 0x1200));
+    }
+}
