@@ -262,8 +262,8 @@ fn predict(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&
             }),
             "G1 retains as much free heap as MaxHeapFreeRatio allows for the live objects",
         ),
-        // `ShenandoahArguments::initialize` turns it off if the initial heap size is the maximum, and
-        // with AlwaysPreTouch.
+        // `ShenandoahArguments::initialize` turns it off if the initial heap size is the maximum,
+        // or if the heap has too few large pages (JDK 17 to 25).
         "Shenandoah" if !view.is_set("ShenandoahUncommit")? => exact(
             Some(0),
             "Shenandoah releases nothing here: ShenandoahUncommit is off, as it is if the initial heap size is the maximum",
