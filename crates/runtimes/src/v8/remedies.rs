@@ -1,6 +1,6 @@
 //! What makes V8 keep less: a call now, and settings for the next start.
 //!
-//! Neither setting has a prediction. Measured with a program of whose objects a part lives through a
+//! Neither setting has a prediction. Measured with a program some of whose garbage lives through a
 //! few collections: with `--max-semi-space-size=4` it held 20 MiB instead of 46 MiB in Node.js 20,
 //! 151 instead of 137 in Node.js 22, 189 instead of 244 in Node.js 24, and 159 instead of 198 in
 //! Node.js 26. A limit of 1 MiB made it hold more in each version, because objects then reach the
