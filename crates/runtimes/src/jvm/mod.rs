@@ -178,16 +178,15 @@ pub fn read(
     let metaspace = Metaspace::read(&view, context.deadline);
     let segments = code::segments(&view, context.deadline);
     let known_buffers = buffers.as_deref().unwrap_or_default();
-    let Objects { census, live, is_untraced } =
+    let Objects { census, live, untraced_because } =
         count_and_trace(context, &view, &heap, known_buffers, program.data);
     let state = JvmState { heap, buffers, live, metaspace, segments };
     claim(context, &view, &state, foreign_ranges, &program.path, &mut reading);
     reading.facts.read = true;
     figures::fill_in_facts(&state, &mut reading.facts);
     reading.caveats.extend(unread_caveats(context, program, &state, census.as_ref()));
-    if is_untraced {
-        let text = "which of the JVM's objects live is not known: there was no time or no memory to trace them, a collection \
-                    was moving them, or a part of the memory is not resident or could not be read";
+    if let Some(reason) = untraced_because {
+        let text = format!("which of the JVM's objects live is not known: {reason}");
         reading.caveats.push(Caveat::new("jvm_not_traced", &program.path, None, text));
     }
     if let Some(census) = census {
@@ -329,8 +328,8 @@ struct Objects {
     census: Option<objects::Census>,
     /// `None` if live objects were not traced.
     live: Option<trace::Live>,
-    /// Whether live objects were not traced for a reason that has no other caveat.
-    is_untraced: bool,
+    /// Why live objects were not traced; `None` if they were, or if another caveat says why not.
+    untraced_because: Option<&'static str>,
 }
 
 /// Counts objects in areas that can be walked, and traces the live ones unless the process would
@@ -345,7 +344,9 @@ fn count_and_trace(
     if !heap.is_parsable {
         return Objects::default();
     }
-    let headers = Headers::read(view).filter(|_| may_be_traced(context, heap));
+    let is_resident = is_resident(context, heap);
+    let must_not_wait = context.is_stopped || context.may_be_swapped();
+    let headers = Headers::read(view).filter(|_| is_resident && !must_not_wait);
     let starts = headers.and_then(|headers| {
         let used = heap.areas.iter().map(|area| AddressRange::new(area.start, area.top));
         let places = HeapIndex::new(used, headers.alignment);
@@ -359,17 +360,22 @@ fn count_and_trace(
         .filter(|census| !census.has_moved)
         .zip(starts)
         .and_then(|(census, starts)| trace::trace(context, view, heap, starts, census.weak_class, data));
-    let is_untraced =
-        live.is_none() && complete_census.is_some() && !context.is_stopped && !context.may_be_swapped();
-    Objects { census, live, is_untraced }
+    let untraced = complete_census.filter(|_| live.is_none() && !must_not_wait);
+    let untraced_because = untraced.map(|census| match (is_resident, census.has_moved) {
+        (false, _) => "a part of the heap is not resident",
+        (true, true) => "a collection was moving them",
+        (true, false) => {
+            "there was no time or no memory to trace them, or a part of the memory could not be read"
+        }
+    });
+    Objects { census, live, untraced_because }
 }
 
-/// Whether a trace is worthwhile: the heap must be resident, and the process must not wait.
-fn may_be_traced(context: &Context<'_>, heap: &Heap) -> bool {
+/// Whether enough of the heap is resident for a trace.
+fn is_resident(context: &Context<'_>, heap: &Heap) -> bool {
     let used_bytes: u64 = heap.areas.iter().map(|area| area.top - area.start).sum();
     let heap_resident_bytes: u64 = heap.areas.iter().map(|area| context.resident_bytes(area.range())).sum();
-    let is_resident = used_bytes / 8 * 7 <= heap_resident_bytes.saturating_add(MAX_ABSENT_BYTES);
-    !context.is_stopped && !context.may_be_swapped() && is_resident
+    used_bytes / 8 * 7 <= heap_resident_bytes.saturating_add(MAX_ABSENT_BYTES)
 }
 
 /// Returns the caveat for a JVM that was not read.
