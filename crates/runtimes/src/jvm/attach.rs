@@ -3,9 +3,10 @@
 //!
 //! If a JVM catches SIGQUIT and finds a file `.attach_pidN` in its folder for temporary files, one
 //! of its threads listens on a socket beside the file and runs the commands it receives
-//! (`src/hotspot/os/posix/attachListener_posix.cpp`). strandline calls no function in the process
-//! and stops no thread. SIGQUIT would end a process that does not catch it, and would make a JVM
-//! without the mechanism print a thread dump: both are refused before the signal is sent.
+//! (`os/linux/attachListener_linux.cpp`, later `os/posix/attachListener_posix.cpp`, both in
+//! `src/hotspot`). strandline calls no function in the process and stops no thread. SIGQUIT would
+//! end a process that does not catch it, and would make a JVM without the mechanism print a thread
+//! dump: both are refused before the signal is sent.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
@@ -38,6 +39,7 @@ const MAX_ANSWER_BYTES: usize = 1 << 20;
 const SETTLE_LIMIT: Duration = Duration::from_secs(5);
 /// Wait between two reads of RSS.
 const SETTLE_INTERVAL: Duration = Duration::from_millis(100);
+/// Reads of RSS in a row without a decrease, after which it has settled.
 const SETTLED_READS: u32 = 5;
 /// Limit on digits shown of a status, which the process controls.
 const MAX_STATUS_DIGITS: usize = 8;
@@ -205,8 +207,8 @@ fn connect(process: &Process) -> Result<UnixStream, Refusal> {
     check_signal_is_safe(process, &status)?;
     let Requested { mut file, mut connected } = create_request(process, &path, &socket, &status)?;
     if connected.is_none() {
-        // The process may have been stopped or have called exec meanwhile. Or another process may
-        // have made it listen: then it would take the signal as a request for a thread dump.
+        // By now the process may be stopped or have called exec, or may listen at another process's
+        // request: then it would take the signal as a request for a thread dump.
         check_signal_is_safe(process, &process.status()?)?;
         connected = wait_for(process, &socket, &status, Duration::ZERO)?;
     }
@@ -357,7 +359,7 @@ fn check_signal_is_safe(process: &Process, status: &Status) -> Result<(), Refusa
                 "is in another user namespace, where its JVM sees another user: run strandline within it";
             Err(refusal(process, text))
         }
-        // Where a link cannot be read, the namespace is taken to be the same, as it mostly is.
+        // If a link cannot be read, the namespace counts as the same one, as in most cases it is.
         _ => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! Compiled code: the code cache, in one segment or three (`code/codeCache.cpp`,
+//! Compiled code: the code cache, in one segment or up to four (`code/codeCache.cpp`,
 //! `memory/heap.hpp`).
 
 use std::ops::RangeInclusive;
@@ -13,22 +13,23 @@ use crate::batch::PageCache;
 
 /// Limit on segments; HotSpot has four at most.
 const MAX_SEGMENTS: u32 = 16;
-/// Limit on ranges in use of a segment; with more, the segment is not read.
+/// Limit on ranges in use of a segment; beyond it, the code cache is not read.
 const MAX_RANGES: usize = 1 << 18;
-/// Limit on blocks read per segment, including free ones: 2 GiB of code in blocks of 512 bytes.
+/// Limit on blocks of a segment, free ones included, beyond which the code cache is not read: 2 GiB
+/// of code in blocks of 512 bytes.
 const MAX_BLOCKS: usize = 1 << 22;
 /// Blocks read between two checks of the deadline.
 const BLOCKS_AT_ONCE: usize = 1024;
 /// Values of `CodeHeap::_log2_segment_size` that are accepted; HotSpot's is 7 by default.
 const SEGMENT_SHIFTS: RangeInclusive<u32> = 3..=16;
-/// Largest header of a block.
+/// Largest accepted header of a block; `HeapBlock` has 16 bytes up to JDK 21, 8 in later ones.
 const MAX_HEADER_BYTES: u64 = 16;
 /// Distance from `CodeHeap::_log2_segment_size` to `_next_segment`, the end of the blocks
 /// (`memory/heap.hpp`, the same from JDK 9 to 27).
 const NEXT_SEGMENT_DISTANCE: u64 = 8;
 /// Distance from `CodeHeap::_log2_segment_size` to `_code_blob_type`.
 const BLOB_TYPE_DISTANCE: u64 = 64;
-/// Names of the pools, by `CodeBlobType`.
+/// Names of the pools, by `CodeBlobType` of JDK 27 (`code/codeBlob.hpp`).
 const POOL_NAMES: [&str; 5] = [
     "CodeHeap 'non-profiled nmethods'",
     "CodeHeap 'profiled nmethods'",
@@ -40,7 +41,7 @@ const POOL_NAMES: [&str; 5] = [
 const OTHER_POOL_NAME: &str = "CodeHeap";
 /// Index of `CodeBlobType::MethodHot`.
 const HOT_INDEX: usize = 2;
-/// First version that has it.
+/// First version with `CodeBlobType::MethodHot`.
 const FIRST_VERSION_WITH_HOT: u32 = 27;
 
 /// A segment of the code cache.
@@ -76,7 +77,7 @@ pub struct SegmentMap {
     pub header_bytes: u64,
 }
 
-/// Returns the ranges and maps of all segments.
+/// Returns the ranges and maps of all segments; `None` if one cannot be read, or is inconsistent.
 pub fn segment_maps(view: &View<'_>) -> Option<Vec<SegmentMap>> {
     heaps(view)?.into_iter().map(|heap| segment_map(view, heap)).collect()
 }
@@ -96,7 +97,8 @@ fn segment_map(view: &View<'_>, heap: u64) -> Option<SegmentMap> {
     SEGMENT_SHIFTS.contains(&shift).then_some(SegmentMap { range, shift, map, header_bytes })
 }
 
-/// Returns the segments in the JVM's order; `None` if one is inconsistent, or at the deadline.
+/// Returns the segments in the JVM's order; `None` if one cannot be read or is inconsistent, at a
+/// limit, or at the deadline.
 pub fn segments(view: &View<'_>, deadline: Instant) -> Option<Vec<Segment>> {
     heaps(view)?.into_iter().map(|heap| segment(view, heap, deadline)).collect()
 }

@@ -10,7 +10,7 @@ use strandline_claims::facts::TypeFacts;
 pub struct Jvm {
     /// `-Xmx` in force.
     pub max_heap_bytes: Option<u64>,
-    /// Initial heap size, below which it does not shrink.
+    /// `MinHeapSize`, below which the heap does not shrink (`-Xms` sets it); `None` in JDK 11.
     pub min_heap_bytes: Option<u64>,
     /// Size of a region; `None` if the collector has no regions.
     pub region_bytes: Option<u64>,
@@ -36,10 +36,10 @@ pub struct Jvm {
     pub class_loader_count: Option<u64>,
     /// Reserved range of the heap, start and end; `None` if it is shared memory in many places.
     pub heap_range: Option<(u64, u64)>,
-    /// Number of mappings of the heap's memory, if more than one: RSS counts each of them.
+    /// Number of mappings of the heap's memory: RSS counts each of them. `None` if there is one.
     pub views: Option<u64>,
     /// Whether requests from outside are possible (`-XX:+DisableAttachMechanism` and `-Xrs` turn
-    /// them off).
+    /// them off); `None` if a flag could not be read.
     pub attach: Option<bool>,
 }
 
@@ -52,18 +52,18 @@ impl Jvm {
     }
 }
 
-/// Parts of the heap of one kind.
+/// The parts of the heap of one kind.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct KindFigures {
     /// `eden`, `survivor`, `old`, `humongous`, `archive`, `free`.
     pub kind: String,
     /// Number of parts.
     pub areas: u64,
-    /// Their bytes, committed or not.
+    /// Their bytes, resident or not.
     pub bytes: u64,
     /// Bytes of objects in them.
     pub used_bytes: u64,
-    /// Resident bytes.
+    /// Their resident bytes.
     pub resident_bytes: u64,
     /// Resident bytes behind their objects.
     pub free_resident_bytes: u64,
@@ -75,7 +75,7 @@ pub struct KindFigures {
 /// A class loader.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClassLoader {
-    /// Name of its class; `bootstrap` for the first loader.
+    /// Name of its class, `bootstrap` for the first loader; `None` if it cannot be read.
     pub name: Option<String>,
     /// Bytes that its classes use.
     pub used_bytes: u64,

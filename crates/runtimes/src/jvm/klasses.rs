@@ -9,10 +9,10 @@ use super::view::View;
 
 /// Limit on classes kept; objects of further ones count as unread.
 const MAX_CLASSES: usize = 1 << 18;
-/// Limit on the bytes of all their names: a fifth of what the maximum number of classes with the
-/// longest names would take.
-const MAX_NAME_BYTES: usize = 32 << 20;
-/// Size of the cache of classes found last (a power of two).
+/// Limit on the bytes of all their names: [`MAX_CLASSES`] names of 128 bytes. A hostile process may
+/// have longer ones.
+const MAX_ALL_NAMES_BYTES: usize = 32 << 20;
+/// Number of entries of the cache of classes found last (a power of two).
 const RECENT_CLASSES: usize = 4096;
 /// Class of the objects that free a direct buffer, and hold its address and size.
 const DEALLOCATOR: &str = "java.nio.DirectByteBuffer$Deallocator";
@@ -24,14 +24,14 @@ pub const HEAD_BYTES: usize = 24;
 pub struct Headers {
     /// Position of the class pointer in an object.
     pub klass: KlassPosition,
-    /// Offset of an array's length.
-    pub length: usize,
+    /// Offset in an array of its length.
+    pub length_offset: usize,
     /// How narrow class pointers are decoded; not used if they are wide.
     pub narrow: NarrowKlass,
-    /// Alignment of objects and of their sizes.
+    /// Alignment of objects and of their sizes, in bytes.
     pub alignment: u64,
-    /// Offset in a `java.lang.Class` of its size in words.
-    pub mirror_words: Option<u64>,
+    /// Offset in a `java.lang.Class` of its size in words; `None` if it cannot be read.
+    pub mirror_words_offset: Option<u64>,
     /// Whether references in objects have 32 bits.
     pub has_narrow_oops: bool,
 }
@@ -55,19 +55,20 @@ impl NarrowKlass {
 pub enum KlassPosition {
     /// A word of 64 bits at 8.
     Wide,
-    /// A narrow pointer at 8.
+    /// A narrow pointer of 32 bits at 8.
     Narrow,
     /// In the mark word, from this bit on (`UseCompactObjectHeaders`).
     InMark(u32),
 }
 
 impl Headers {
-    /// Reads the format, which depends on the command line and the machine.
+    /// Reads the format, which depends on the command line and the machine; `None` if a part of it
+    /// cannot be read, or is implausible.
     pub fn read(view: &View<'_>) -> Option<Self> {
         let is_compact = view.is_set("UseCompactObjectHeaders")?;
         let is_narrow = view.structs.flag("UseCompressedClassPointers").is_none()
             || view.is_set("UseCompressedClassPointers")?;
-        let (klass, length) = match (is_compact, is_narrow) {
+        let (klass, length_offset) = match (is_compact, is_narrow) {
             (true, _) => {
                 (KlassPosition::InMark(u32::try_from(view.constant(&["markWord::klass_shift"])?).ok()?), 8)
             }
@@ -93,9 +94,17 @@ impl Headers {
         let alignment =
             view.structs.flag("ObjectAlignmentInBytes").and_then(|at| view.half_word(at)).map(u64::from)?;
         let is_sound = alignment.is_power_of_two() && (8..=256).contains(&alignment) && narrow.shift < 32;
-        let mirror_words = view.static_half_field(&["java_lang_Class::_oop_size_offset"]).map(u64::from);
+        let mirror_words_offset =
+            view.static_half_field(&["java_lang_Class::_oop_size_offset"]).map(u64::from);
         let has_narrow_oops = view.is_set("UseCompressedOops")?;
-        is_sound.then_some(Self { klass, length, narrow, alignment, mirror_words, has_narrow_oops })
+        is_sound.then_some(Self {
+            klass,
+            length_offset,
+            narrow,
+            alignment,
+            mirror_words_offset,
+            has_narrow_oops,
+        })
     }
 
     /// Offset of the number of words of frames in a `StackChunk`
@@ -126,7 +135,7 @@ impl Headers {
 
     /// Returns the length in the first bytes of an array.
     fn length_of(&self, head: &[u8; HEAD_BYTES]) -> u64 {
-        half_word_in(head, self.length)
+        half_word_in(head, self.length_offset)
     }
 }
 
@@ -138,10 +147,10 @@ fn half_word_in(head: &[u8; HEAD_BYTES], at: usize) -> u64 {
 /// How the size of a class's objects is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SizeRule {
-    /// All objects have this size.
+    /// All objects have this number of bytes.
     Fixed(u64),
     /// Header bytes, and log2 of an element's bytes.
-    Array { header: u64, log2: u32 },
+    Array { header_bytes: u64, element_log2: u32 },
     /// A `java.lang.Class`, which also holds the static fields of its class: the object states its
     /// size.
     Mirror,
@@ -209,13 +218,16 @@ impl<'a> Classes<'a> {
         Some(index)
     }
 
-    /// Returns the size of the object of a class, at `address`, that begins with `head`.
+    /// Returns the bytes of the object of a class, at `address`, that begins with `head`; `None` if
+    /// its size cannot be read.
     pub fn size(&self, class: u32, address: u64, head: &[u8; HEAD_BYTES]) -> Option<u64> {
         let bytes = match self.classes.get(class as usize)?.size_rule {
             SizeRule::Fixed(bytes) => bytes,
-            SizeRule::Array { header, log2 } => header + (self.headers.length_of(head) << log2),
+            SizeRule::Array { header_bytes, element_log2 } => {
+                header_bytes + (self.headers.length_of(head) << element_log2)
+            }
             SizeRule::Mirror => {
-                let at = address.checked_add(self.headers.mirror_words?)?;
+                let at = address.checked_add(self.headers.mirror_words_offset?)?;
                 u64::from(self.view.half_word(at)?) * 8
             }
             SizeRule::Frames(object_bytes) => {
@@ -262,7 +274,7 @@ impl<'a> Classes<'a> {
         if let Some(index) = self.by_address.get(&klass) {
             return *index;
         }
-        if self.by_address.len() >= MAX_CLASSES || self.name_bytes >= MAX_NAME_BYTES {
+        if self.by_address.len() >= MAX_CLASSES || self.name_bytes >= MAX_ALL_NAMES_BYTES {
             return None;
         }
         let class = self.read(klass);
@@ -292,14 +304,16 @@ impl<'a> Classes<'a> {
             // element's bytes in the lowest.
             (1.., _) => SizeRule::Fixed(layout_helper as u64 & !7),
             (..=-1, _) if name.starts_with('[') => SizeRule::Array {
-                header: u64::from((layout_helper >> 16) as u8),
-                log2: layout_helper as u32 & 63,
+                header_bytes: u64::from((layout_helper >> 16) as u8),
+                element_log2: layout_helper as u32 & 63,
             },
             _ => return None,
         };
         let is_sound = match size_rule {
             SizeRule::Fixed(bytes) => bytes >= 8,
-            SizeRule::Array { header, log2 } => (8..=32).contains(&header) && log2 <= 3,
+            SizeRule::Array { header_bytes, element_log2 } => {
+                (8..=32).contains(&header_bytes) && element_log2 <= 3
+            }
             SizeRule::Mirror => true,
             SizeRule::Frames(bytes) => (16..=256).contains(&bytes),
         };
@@ -307,9 +321,9 @@ impl<'a> Classes<'a> {
         is_sound.then_some(Class { address: klass, size_rule, name, is_deallocator, instances: 0, bytes: 0 })
     }
 
-    /// Whether a class may share its name with others, as hidden classes do up to JDK 14: then its
-    /// address is added to the name (`Klass::external_name`). False if its flags cannot be read:
-    /// the classes then count as one.
+    /// Whether a class may share its name with others, as those of `Unsafe.defineAnonymousClass` do
+    /// (up to JDK 16): then its address is added to the name (`Klass::external_name`). False if its
+    /// flags cannot be read: the classes then count as one.
     fn is_anonymous(&self, klass: u64) -> bool {
         let is_flag_set = || {
             let names = ["InstanceKlass::_misc_is_anonymous", "InstanceKlass::_misc_is_unsafe_anonymous"];
@@ -321,7 +335,7 @@ impl<'a> Classes<'a> {
         is_flag_set().unwrap_or(false)
     }
 
-    /// Returns the address of the class with this name, if it has objects.
+    /// Returns the address of the class with this name, if one of its objects was found.
     pub fn find_name(&self, name: &str) -> Option<u64> {
         self.classes.iter().find(|class| class.name == name).map(|class| class.address)
     }

@@ -1,8 +1,10 @@
-//! Offsets that HotSpot does not describe itself: fields of the metaspace's structures.
+//! Offsets that HotSpot does not describe itself: fields of the metaspace's structures and of
+//! ZGC's.
 //!
-//! All others are in HotSpot's own tables (`structs`). These are the same since JDK 16 (JEP 387),
-//! and from JDK 11 to 15. Each is checked against others before it is trusted: with a wrong offset,
-//! no list of spaces is found.
+//! All others are in HotSpot's own tables (`structs`), or beside the code that needs them (`roots`,
+//! `code`). Those of the metaspace are the same from JDK 16 on (JEP 387), and from JDK 11 to 15.
+//! Each is checked against others before it is trusted: with a wrong one, no list of spaces is
+//! found.
 
 use std::ops::RangeInclusive;
 
@@ -83,11 +85,11 @@ pub const OLD_NODE_SIZE: usize = 24;
 pub const OLD_NODE_COMMITTED: [usize; 2] = [80, 88];
 /// Bytes read of a `VirtualSpaceNode`.
 pub const OLD_NODE_BYTES: usize = 96;
-/// Distance from `ZPageAllocator::_max_capacity` to `_used`, where `_used` has no entry
-/// (`gc/z/zPageAllocator.hpp`, JDK 25).
+/// Distance from `ZPageAllocator::_max_capacity` to `_used`, which has no entry from JDK 25 on
+/// (`gc/z/zPageAllocator.hpp`).
 pub const Z_USED_AFTER_MAX_CAPACITY: u64 = 8;
 /// Distance from `ZPageAllocator::_used` to `_used_generations` (JDK 21 to 27).
-pub const Z_USED_OF_GENERATIONS: u64 = 8;
+pub const Z_GENERATIONS_AFTER_USED: u64 = 8;
 /// `ZValueStorage::offset`: distance between the values of two NUMA nodes
 /// (`gc/z/zValue.inline.hpp`).
 pub const Z_PER_NUMA_BYTES: u64 = 4096;

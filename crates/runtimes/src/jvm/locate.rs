@@ -31,16 +31,16 @@ pub struct Program {
 struct Tables {
     /// The library, which holds the names that the tables point to.
     file: File,
-    /// Addresses of the pointers to them, in the order of [`TABLES`].
+    /// Addresses of the pointers to the tables, in the order of [`TABLES`].
     pointers: [u64; 4],
     /// Difference between the library's addresses in the process and in the file.
     bias: u64,
 }
 
 impl Program {
-    /// A program with pointers to the tables at `pointers`, in a library mapped from `file`. `bias`
-    /// is the difference between its addresses in the process and in the file, `data` its static
-    /// data.
+    /// A program with pointers to the tables at the addresses `pointers`, in a library mapped from
+    /// `file`. `bias` is the difference between its addresses in the process and in the file,
+    /// `data` its static data.
     pub fn new(path: &str, file: File, pointers: [u64; 4], bias: u64, data: AddressRange) -> Self {
         Self::with_tables(path, Ok(Tables { file, pointers, bias }), data)
     }

@@ -3,9 +3,9 @@
 //!
 //! `locate` finds HotSpot in the mapped files and reads its description of its own structures
 //! (`structs`); `view` reads fields by name, `heap` the collector's spaces and regions, `threads`
-//! the allocation buffers of threads, `metaspace` and `code` the memory named so, `objects` walks
-//! areas that can be parsed, and `trace` determines which objects are live (`roots`, `shapes`);
-//! `claims` classifies each byte.
+//! the allocation buffers of threads, `metaspace` the memory of classes, and `code` the code cache.
+//! `objects` walks areas that can be parsed, `trace` determines which objects are live (`roots`,
+//! `shapes`), and `claims` classifies each byte.
 
 mod apply;
 mod attach;
@@ -86,13 +86,13 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
 
 /// Limit on classes listed, most bytes first: a hostile process has any number of them.
 const MAX_TYPES: usize = 10_000;
-/// Bytes of a `MallocHeader` (`nmt/mallocHeader.hpp`), which `NativeMemoryTracking` puts before
-/// blocks.
+/// Bytes of the `MallocHeader` (`nmt/mallocHeader.hpp`) that `NativeMemoryTracking` puts before
+/// each block.
 const TRACKING_HEADER_BYTES: u64 = 16;
-/// Resident bytes that a heap may lack and still be traced, beside an eighth of its used bytes: the
-/// unused parts of threads' buffers may not be resident.
+/// Bytes by which the resident part of a heap that is traced may fall short of seven eighths of its
+/// used bytes: the unused parts of threads' buffers may not be resident.
 const MAX_ABSENT_BYTES: u64 = 64 << 20;
-/// Limit on HotSpots read in one process: usually there is one, and each costs memory and time.
+/// Limit on JVMs read in one process: usually there is one, and each costs memory and time.
 pub const MAX_PROGRAMS: usize = 4;
 
 /// Reader of HotSpot.
@@ -106,7 +106,7 @@ pub static READER: runtime::Reader = runtime::Reader {
 
 impl FoundRuntime for Programs<Program> {
     fn is_collecting(&self, memory: &dyn Memory) -> bool {
-        // One whose structures cannot be read gets a caveat in `read`.
+        // `read` adds a caveat for a JVM whose structures cannot be read.
         self.0.iter().take(MAX_PROGRAMS).filter_map(|program| program.structs(memory).ok()).any(|structs| {
             let view = View { memory, structs };
             let heap = view.static_field(&["Universe::_collectedHeap"]);
@@ -132,8 +132,8 @@ impl FoundRuntime for Programs<Program> {
     }
 }
 
-/// Reads one JVM. `foreign_ranges` are the ranges that others claimed, in address order; its blocks
-/// from malloc are claimed in `refinements`.
+/// Reads one JVM. `foreign_ranges` are the ranges that others claimed, in address order; the JVM's
+/// blocks from malloc are claimed in `refinements`.
 ///
 /// # Errors
 /// [`Busy`] if a collection is under way.
@@ -178,16 +178,15 @@ pub fn read(
     let metaspace = Metaspace::read(&view, context.deadline);
     let segments = code::segments(&view, context.deadline);
     let known_buffers = buffers.as_deref().unwrap_or_default();
-    let Objects { census, live, is_untraced } =
+    let Objects { census, live, untraced_because } =
         count_and_trace(context, &view, &heap, known_buffers, program.data);
     let state = JvmState { heap, buffers, live, metaspace, segments };
     claim(context, &view, &state, foreign_ranges, &program.path, &mut reading);
     reading.facts.read = true;
     figures::fill_in_facts(&state, &mut reading.facts);
     reading.caveats.extend(unread_caveats(context, program, &state, census.as_ref()));
-    if is_untraced {
-        let text = "which of the JVM's objects live is not known: there was no time or no memory to trace \
-                    them, or a part of the memory could not be read";
+    if let Some(reason) = untraced_because {
+        let text = format!("which of the JVM's objects live is not known: {reason}");
         reading.caveats.push(Caveat::new("jvm_not_traced", &program.path, None, text));
     }
     if let Some(census) = census {
@@ -202,9 +201,9 @@ pub fn read(
     Ok(reading)
 }
 
-/// Claims direct buffers. With `NativeMemoryTracking`, the JVM puts a header before each block from
-/// malloc: of the two addresses only one is the start of a block. Returns a caveat, at `path`, if
-/// some are not claimed.
+/// Claims direct buffers, each at both addresses at which its block from malloc may start: with
+/// `NativeMemoryTracking`, a header precedes the buffer. Returns a caveat, at `path`, if some are
+/// not claimed.
 fn claim_direct(census: &objects::Census, refinements: &Refinements, path: &str) -> Option<Caveat> {
     if census.direct_buffers.is_empty() && !census.has_left_out_buffers {
         return None;
@@ -329,9 +328,8 @@ struct Objects {
     census: Option<objects::Census>,
     /// `None` if live objects were not traced.
     live: Option<trace::Live>,
-    /// Whether live objects could not be traced for lack of time or memory, or because something
-    /// could not be read.
-    is_untraced: bool,
+    /// Why live objects were not traced; `None` if they were, or if another caveat says why not.
+    untraced_because: Option<&'static str>,
 }
 
 /// Counts objects in areas that can be walked, and traces the live ones unless the process would
@@ -346,7 +344,9 @@ fn count_and_trace(
     if !heap.is_parsable {
         return Objects::default();
     }
-    let headers = Headers::read(view).filter(|_| may_be_traced(context, heap));
+    let is_resident = is_resident(context, heap);
+    let must_not_wait = context.is_stopped || context.may_be_swapped();
+    let headers = Headers::read(view).filter(|_| is_resident && !must_not_wait);
     let starts = headers.and_then(|headers| {
         let used = heap.areas.iter().map(|area| AddressRange::new(area.start, area.top));
         let places = HeapIndex::new(used, headers.alignment);
@@ -355,20 +355,27 @@ fn count_and_trace(
     });
     let census = objects::count(context, view, &heap.areas, buffers, starts.as_ref());
     // An object that was not understood may hold references.
-    let complete_census = census.as_ref().filter(|census| census.unread_bytes == 0 && !census.has_moved);
+    let complete_census = census.as_ref().filter(|census| census.unread_bytes == 0);
     let live = complete_census
+        .filter(|census| !census.has_moved)
         .zip(starts)
         .and_then(|(census, starts)| trace::trace(context, view, heap, starts, census.weak_class, data));
-    let is_untraced = headers.is_some() && complete_census.is_some() && live.is_none();
-    Objects { census, live, is_untraced }
+    let untraced = complete_census.filter(|_| live.is_none() && !must_not_wait);
+    let untraced_because = untraced.map(|census| match (is_resident, census.has_moved) {
+        (false, _) => "a part of the heap is not resident",
+        (true, true) => "a collection was moving them",
+        (true, false) => {
+            "there was no time or no memory to trace them, or a part of the memory could not be read"
+        }
+    });
+    Objects { census, live, untraced_because }
 }
 
-/// Whether a trace is worthwhile: the heap must be resident, and the process must not wait.
-fn may_be_traced(context: &Context<'_>, heap: &Heap) -> bool {
+/// Whether enough of the heap is resident for a trace.
+fn is_resident(context: &Context<'_>, heap: &Heap) -> bool {
     let used_bytes: u64 = heap.areas.iter().map(|area| area.top - area.start).sum();
     let heap_resident_bytes: u64 = heap.areas.iter().map(|area| context.resident_bytes(area.range())).sum();
-    let is_resident = used_bytes / 8 * 7 <= heap_resident_bytes.saturating_add(MAX_ABSENT_BYTES);
-    !context.is_stopped && !context.may_be_swapped() && is_resident
+    used_bytes / 8 * 7 <= heap_resident_bytes.saturating_add(MAX_ABSENT_BYTES)
 }
 
 /// Returns the caveat for a JVM that was not read.

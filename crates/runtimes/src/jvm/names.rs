@@ -3,11 +3,12 @@
 use super::klasses::{Classes, HEAD_BYTES, Headers};
 use super::view::View;
 
-/// Maximum bytes of a name; longer names are truncated.
+/// Maximum bytes read of a name; longer names are truncated.
 const MAX_NAME_BYTES: usize = 200;
 
 /// Returns the name of a class in Java's form (`java.util.HashMap$Node`, `[I`), from its `Symbol`
-/// (`oops/symbol.hpp`): a length of 16 bits, then modified UTF-8.
+/// (`oops/symbol.hpp`): a length of 16 bits, then modified UTF-8. `None` if it cannot be read, or
+/// is no name.
 pub fn class_name(view: &View<'_>, symbol: u64) -> Option<String> {
     let length = view.field_address(symbol, &["Symbol::_length"])?;
     let length = usize::from(u16::from_le_bytes(view.array(length)?));

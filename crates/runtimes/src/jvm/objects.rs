@@ -33,6 +33,7 @@ pub struct Census {
     pub unread_bytes: u64,
     /// Address of the class of weak references, if it has objects.
     pub weak_class: Option<u64>,
+    /// The direct buffers that are not freed.
     pub direct_buffers: Vec<DirectBuffer>,
     /// Whether direct buffers are missing: those beyond the limit, or those that cannot be read.
     pub has_left_out_buffers: bool,
@@ -100,15 +101,15 @@ struct Walk<'a> {
     starts: Option<&'a ObjectStarts>,
     direct_buffers: Vec<DirectBuffer>,
     has_left_out_buffers: bool,
-    /// Bytes that are not objects, as far as is understood.
+    /// Bytes that were not understood as objects.
     unread_bytes: u64,
     has_moved: bool,
     deadline: Instant,
     /// Memory read last.
     window: ReadBuffer,
-    /// Address of its first byte.
+    /// Address of the first byte of the window.
     window_start: u64,
-    /// Bytes of it that could be read.
+    /// Bytes of the window that could be read.
     window_bytes: usize,
 }
 
@@ -136,7 +137,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Counts the objects of an area. Returns the number of bytes that are not understood.
+    /// Counts the objects of an area. Returns the number of bytes that were not understood.
     fn count_area(&mut self, area: &Area) -> u64 {
         let mut unread_bytes = 0;
         let mut at = area.start;
@@ -168,7 +169,8 @@ impl<'a> Walk<'a> {
         unread_bytes
     }
 
-    /// Counts the object at `at`. Returns its size.
+    /// Counts the object at `at`, in an area whose objects end at `end`. Returns its bytes; `None`
+    /// if it was not understood.
     fn count_object(&mut self, at: u64, end: u64) -> Option<u64> {
         let head = self.head(at, end)?;
         let class = self.classes.class_of(&head)?;
@@ -177,7 +179,7 @@ impl<'a> Walk<'a> {
         if self.classes.is_deallocator(class) {
             self.add_direct_buffer(at);
         }
-        // The other bits of such a mark word are the new address.
+        // The other bits of a mark word with this value are the new address.
         self.has_moved |= head[0] & MARKED == MARKED;
         if let Some(starts) = self.starts
             && let Some(place) = starts.places.place_at(at)
@@ -223,9 +225,9 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Returns where to continue after bytes that are no object. A thread may have been stopped between
-/// reserving memory and writing the object's header: in its buffer that is at the end of the used
-/// part, else it is between buffers.
+/// Returns where to go on after bytes that are no object; `buffer` is the next allocation buffer. A
+/// thread may have been stopped after it reserved memory and before it wrote the object's header:
+/// in its buffer that memory is the end of the used part, elsewhere it ends at the next buffer.
 fn next_object(at: u64, buffer: Option<Tlab>, top: u64) -> u64 {
     let next = buffer.map_or(top, |buffer| if buffer.start > at { buffer.start } else { buffer.top });
     next.max(at.saturating_add(8)).min(top)

@@ -1,8 +1,8 @@
 //! Remedies that make a JVM release memory, with predictions.
 //!
 //! A full collection compacts, then resizes the heap for the live objects, by a rule that depends
-//! on the collector. The live objects are known from a trace. Without one, or if uncertain
-//! references make a difference, nothing is predicted.
+//! on the collector. A trace tells which objects are live. Without a trace, or if uncertain
+//! references make a difference of more than a hundredth, no figure is predicted.
 
 use super::facts::Jvm;
 use super::heap::{Area, AreaKind, Heap};
@@ -14,7 +14,7 @@ use strandline_claims::range::page_up;
 use strandline_claims::runtime::Context;
 use strandline_claims::units;
 
-/// Free bytes of the heap from which a setting is worthwhile.
+/// Minimum free bytes of the heap for which a setting is worthwhile.
 const MIN_WORTHWHILE_BYTES: u64 = 1 << 20;
 
 /// Returns the remedies for a JVM with this heap.
@@ -30,8 +30,8 @@ pub fn remedies(
     remedies
 }
 
-/// Returns `jvm_trim`, if the JVM accepts requests and uses glibc's malloc. It releases the same
-/// memory as `malloc_trim`.
+/// Returns `jvm_trim`, which releases the same memory as `malloc_trim`; `None` unless the JVM
+/// accepts requests and `malloc_trim` has a prediction (glibc's malloc).
 pub fn trim(view: &LedgerView<'_>) -> Option<Remedy> {
     let facts: Jvm = view.runtime("jvm")?.details("jvm")?;
     let predicted_bytes = view.remedy("malloc_trim")?.predicted_bytes?;
@@ -51,7 +51,7 @@ enum Target {
     Free,
     /// Free parts that the minimum heap size keeps (`-Xms`).
     BelowMinimum,
-    /// Free parts above what is in use, for collectors that give these back by themselves.
+    /// Free parts above what is in use, for collectors that release these by themselves.
     AboveUse,
 }
 
@@ -139,7 +139,8 @@ fn settings(heap: &Heap, facts: &Jvm) -> Vec<Remedy> {
     worthwhile.into_iter().map(remedy).collect()
 }
 
-/// Returns `GC.run`, as a request to the JVM if it accepts requests.
+/// Returns `jvm_gc` (`GC.run`), as advice if the JVM accepts no requests; `None` if a collection is
+/// not possible, or its effect has no rule.
 fn collection(
     context: &Context<'_>,
     view: &View<'_>,
@@ -173,11 +174,11 @@ fn collection(
 
 /// A prediction of what a full collection releases.
 struct Prediction {
-    /// Bytes, if they are known to a hundredth.
+    /// Bytes; `None` if they are not known to a hundredth.
     bytes: Option<u64>,
-    /// Bounds otherwise; `None` if there are none.
+    /// Bounds if the bytes are not known; `None` if the bounds are not known either.
     bounds: Option<Bounds>,
-    /// Rule of the collector.
+    /// Rule of the collector, as a clause.
     rule: &'static str,
 }
 
@@ -243,7 +244,7 @@ fn predict(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&
     if view.is_set("DisableExplicitGC")? && view.structs.major().is_some_and(|major| major <= 17) {
         return None;
     }
-    // Such a collection does not compact: its marking decides what is released.
+    // A concurrent collection does not compact: its marking decides what is released.
     if heap.collector == "G1" && view.is_set("ExplicitGCInvokesConcurrent")? {
         return None;
     }
@@ -261,10 +262,12 @@ fn predict(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&
             }),
             "G1 retains as much free heap as MaxHeapFreeRatio allows for the live objects",
         ),
-        // `ShenandoahArguments::initialize` turns it off if the initial heap size is the maximum.
-        "Shenandoah" if !view.is_set("ShenandoahUncommit")? => {
-            exact(Some(0), "Shenandoah releases nothing here: the initial heap size is the maximum")
-        }
+        // `ShenandoahArguments::initialize` turns it off if the initial heap size is the maximum,
+        // or if the heap has too few large pages (JDK 17 to 25).
+        "Shenandoah" if !view.is_set("ShenandoahUncommit")? => exact(
+            Some(0),
+            "Shenandoah releases nothing here: ShenandoahUncommit is off, as it is if the initial heap size is the maximum",
+        ),
         "Shenandoah" => bounded(
             bounds(traced, minimum, |live_bytes, _, minimum_bytes| {
                 let bytes_above_minimum = heap.committed_bytes().saturating_sub(minimum_bytes);
@@ -286,10 +289,10 @@ fn predict(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&
     }
 }
 
-/// Returns bounds by the bytes that `released` computes from live bytes by area, how regions are
-/// filled, and the minimum heap size. Lower: everything that may be live is live, and each thread
-/// of the collection leaves one region partly full (of G1). Upper: only certainly live objects are
-/// live, and only the last region is partly full.
+/// Returns bounds of what `released` computes from the live bytes of each area, how regions are
+/// filled, and the minimum heap size. For the lower bound, everything that may be live is live, and
+/// each thread of G1's collection leaves one region partly full. For the upper bound, only
+/// certainly live objects are live, and only the last region is partly full.
 fn bounds(
     traced: Option<&Live>,
     minimum: Minimum,
@@ -361,7 +364,7 @@ fn g1_released_bytes(
     let committed_bytes_after =
         max_bytes.max(minimum_bytes).min(heap.committed_bytes()).checked_next_multiple_of(region_bytes)?;
     let (mut bytes_before, mut bytes_after) = (0, 0);
-    // Committed bytes that are not yet assigned to an area, besides large objects and the archive;
+    // Committed bytes, without large objects and the archive, that are not yet assigned to an area,
     // and live bytes that are not yet moved to one.
     let mut unassigned_bytes = committed_bytes_after.saturating_sub(usage.fixed_bytes);
     let mut unmoved_bytes = usage.moved_bytes;
@@ -383,13 +386,13 @@ fn g1_released_bytes(
     Some(bytes_before.saturating_sub(bytes_after))
 }
 
-/// Memory in use after a full collection.
+/// Memory in use after a full collection by G1.
 struct G1Usage {
     /// Bytes of regions with large objects, and of the archive.
     fixed_bytes: u64,
     /// Live bytes of other objects.
     moved_bytes: u64,
-    /// Number of regions with such objects.
+    /// Number of regions with live objects that are moved.
     source_regions: u64,
 }
 
@@ -412,14 +415,14 @@ impl G1Usage {
         usage
     }
 
-    /// Returns the total in whole regions. Each thread of the collection can leave one region
-    /// partly full, if it gets a region with something to move (`G1FullGCPrepareTask`).
+    /// Returns the bytes in use, in whole regions. Each thread of the collection can leave one
+    /// region partly full, if it gets a region with something to move (`G1FullGCPrepareTask`).
     fn whole_region_bytes(&self, view: &View<'_>, region_bytes: u64, fill: Fill) -> u64 {
         let full_regions = self.moved_bytes.div_ceil(region_bytes);
         if fill == Fill::Tight {
             return self.fixed_bytes.saturating_add(full_regions.saturating_mul(region_bytes));
         }
-        // If their number is unknown, there may be one for each region.
+        // If the number of threads is unknown, there may be one for each region.
         let threads = view.structs.flag("ParallelGCThreads").and_then(|at| view.half_word(at));
         let threads = threads.unwrap_or(u32::MAX);
         let regions = full_regions

@@ -7,14 +7,15 @@ use strandline_process::memory::half_word_at;
 use super::klasses::Classes;
 use super::view::View;
 
-/// Limit on runs of references in a class.
+/// Limit on runs of references in a class; beyond it, the shape of the class is unknown.
 const MAX_RUNS: u32 = 4096;
-/// Limit on words of the method tables of a class.
+/// Limit on words of the method tables of a class; beyond it, its shape is unknown.
 const MAX_TABLE_WORDS: u64 = 1 << 20;
 /// Limit on runs kept for all classes: each class of a hostile process has [`MAX_RUNS`].
 const MAX_RUNS_KEPT: usize = 1 << 22;
 
-/// `ReferenceType` of a class whose objects are not references.
+/// `ReferenceType` (memory/referenceType.hpp) of a class that is not derived from
+/// `java.lang.ref.Reference`.
 const REF_NONE: u8 = 0;
 
 /// Format of references.
@@ -29,7 +30,7 @@ pub struct OopFormat {
 }
 
 impl OopFormat {
-    /// Reads the format that the JVM uses.
+    /// Reads the format that the JVM uses; `None` if it cannot be read, or is implausible.
     pub fn read(view: &View<'_>) -> Option<Self> {
         if !view.is_set("UseCompressedOops")? {
             return Some(Self { bytes: 8, base: 0, shift: 0 });
@@ -53,8 +54,8 @@ impl OopFormat {
         if narrow == 0 { 0 } else { self.base.wrapping_add(u64::from(narrow) << self.shift) }
     }
 
-    /// Calls `visit` with the addresses that a word may hold: as one wide reference, and with
-    /// narrow references also as two of these.
+    /// Calls `visit` with the addresses that a word may hold: as one wide reference, and, if the
+    /// JVM uses narrow references, as two narrow ones.
     pub fn each_address_in(&self, word: u64, visit: &mut dyn FnMut(u64)) {
         visit(word);
         if self.bytes == 4 {
@@ -114,7 +115,7 @@ pub struct Shapes<'a> {
     /// Number of runs in `shapes`.
     runs_kept: usize,
     /// `ReferenceType` of `java.lang.ref.WeakReference`; that of soft references is one less, of
-    /// final ones one more.
+    /// final ones one more. `None` if it is not known.
     weak_type: Option<u8>,
 }
 
@@ -196,10 +197,10 @@ impl<'a> Shapes<'a> {
         runs.windows(2).all(|pair| pair[0].offset + pair[0].count * self.oops.bytes <= pair[1].offset)
     }
 
-    /// Adds the referent of a soft or final reference, which retains it for now. No map contains a
-    /// referent, since a weak reference does not retain it. It is right before the fields in the
-    /// map (`java.lang.ref.Reference`: referent, queue, next, discovered). `None` if the type of
-    /// reference cannot be read: the object may retain its referent.
+    /// Adds the referent of a soft or final reference, which retains it for now. HotSpot's maps
+    /// leave out every referent, because a weak reference does not retain it. The referent is right
+    /// before the fields in the map (`java.lang.ref.Reference`: referent, queue, next, discovered).
+    /// `None` if the type of reference cannot be read: the object may retain its referent.
     fn add_referent(&self, klass: u64, map: &mut OopMap) -> Option<()> {
         let reference_type = self.view.byte_field(klass, &["InstanceKlass::_reference_type"])?;
         // Phantom references come after final ones.

@@ -1,10 +1,10 @@
-//! HotSpot's description of its own structures: `gHotSpotVMStructs` and the tables beside it.
+//! HotSpot's description of its own structures: `gHotSpotVMStructs` and three further tables.
 //!
-//! Every build exports them, even stripped ones, for the serviceability agent
+//! Every build exports them for the serviceability agent, stripped ones too
 //! (`src/hotspot/share/runtime/vmStructs.{hpp,cpp}`, with the same shape from JDK 8 to 27): offsets
 //! of fields, addresses of static fields, sizes of types, and constants. So one reader covers many
 //! versions. A constructor fills the tables when the library is loaded, and they do not change
-//! later: tables are read from the process, and the names that they point to from the file.
+//! later: this reads the tables from the process, and the names that they point to from the file.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,21 +16,25 @@ use strandline_process::memory::{Memory, half_word_at, word_at};
 pub const TABLES: [&str; 4] =
     ["gHotSpotVMStructs", "gHotSpotVMTypes", "gHotSpotVMIntConstants", "gHotSpotVMLongConstants"];
 
-/// Limit on entries read of a table; JDK 25 has some 2,300 fields.
+/// Limit on entries of a table, beyond which it counts as unreadable; JDK 25 has about 2,300
+/// fields.
 const MAX_ENTRIES: u64 = 16 << 10;
 /// Limit on bytes of a name; a table with a longer one counts as unreadable.
 const MAX_NAME_BYTES: usize = 160;
 
-/// `VMStructEntry`: `typeName`, `fieldName`, `typeString`, `isStatic`, `offset`, `address`.
+/// Bytes of a `VMStructEntry`, then offsets in it: `typeName`, `fieldName`, `typeString`,
+/// `isStatic`, `offset`, `address`.
 const FIELD_BYTES: usize = 48;
 const FIELD_NAME: usize = 8;
 const FIELD_IS_STATIC: usize = 24;
 const FIELD_OFFSET: usize = 32;
 const FIELD_ADDRESS: usize = 40;
-/// `VMTypeEntry`: `typeName`, `superclassName`, three fields of 32 bits, `size`.
+/// Bytes of a `VMTypeEntry`, then an offset in it: `typeName`, `superclassName`, three fields of 32
+/// bits, `size`.
 const TYPE_BYTES: usize = 40;
 const TYPE_SIZE: usize = 32;
-/// `VMIntConstantEntry` and `VMLongConstantEntry`: `name`, `value`.
+/// Bytes of a `VMIntConstantEntry` or a `VMLongConstantEntry`, then an offset in it: `name`,
+/// `value`.
 const CONSTANT_BYTES: usize = 16;
 const CONSTANT_VALUE: usize = 8;
 /// Entries read at once.
@@ -55,7 +59,7 @@ pub struct VmStructs {
     constants: BTreeMap<String, i64>,
     /// Addresses of command line flags' values, by name.
     flags: BTreeMap<String, u64>,
-    /// Release string: `17.0.15+6-Debian-1deb12u1`.
+    /// Release string: `17.0.15+6-Debian-1deb12u1`; `None` if it cannot be read.
     pub release: Option<String>,
 }
 
@@ -163,7 +167,8 @@ impl VmStructs {
         self.constants.get(name).copied()
     }
 
-    /// Returns the major version: `17`, from [`Self::release`].
+    /// Returns the major version, 17 for a [`Self::release`] of `17.0.15+6`; `None` if it is not
+    /// known.
     pub fn major(&self) -> Option<u32> {
         let release = self.release.as_deref()?;
         let digits: String = release.chars().take_while(char::is_ascii_digit).collect();
@@ -205,8 +210,9 @@ impl Texts<'_> {
         self.constants.text(address.wrapping_sub(self.bias), MAX_NAME_BYTES)
     }
 
-    /// Calls `visit` with each entry, and its name, of the table that `pointer` points to, up to
-    /// the entry without a name.
+    /// Calls `visit` with each entry, and its name, of the table that the word at `pointer` points
+    /// to, up to the entry without a name. An entry has `bytes` bytes. `None` if the table cannot
+    /// be read to its end, or if `visit` returns `None`.
     fn each_entry(&mut self, pointer: u64, bytes: usize, visit: Visit<'_, Self>) -> Option<()> {
         let table = self.memory.read_word(pointer).ok()?;
         let mut entries = vec![0; ENTRIES_AT_ONCE * bytes];

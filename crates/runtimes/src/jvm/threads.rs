@@ -7,17 +7,17 @@ use strandline_process::range::AddressRange;
 
 use super::view::View;
 
-/// Limit on threads.
+/// Limit on threads; beyond it, none is read.
 const MAX_THREADS: u32 = 1 << 17;
 /// Threads read between two checks of the deadline.
 const THREADS_AT_ONCE: usize = 256;
-/// Words of an object's header.
+/// Words of an object's header (`oopDesc::header_size`).
 const OBJECT_HEADER_WORDS: u64 = 2;
 /// Limit on words kept free for an object that fills the end of a buffer.
 const MAX_FILLER_WORDS: u64 = 64;
 /// Limit on words kept free at the end of a buffer, also for prefetching.
 const MAX_RESERVE_WORDS: u64 = 1 << 16;
-/// Largest stack that is read.
+/// Largest stack; with a larger one, the threads count as not known.
 const MAX_STACK_BYTES: u64 = 1 << 30;
 
 /// Allocation buffer of a thread: objects up to `top`, free behind. The order is that of `top`.
@@ -128,7 +128,7 @@ fn end_reserve_bytes(view: &View<'_>) -> Option<u64> {
         Some(at) => view.half_word(at)?,
         None => 0,
     };
-    // Before JDK 18 there is no entry: it is the size of an object's header.
+    // JDK 21 and earlier ones have no entry for it: the size of an object's header is reserved.
     let filler_words = match view.address(&["CollectedHeap::_lab_alignment_reserve"]) {
         Some(at) => view.word(at)?,
         None => OBJECT_HEADER_WORDS,

@@ -2,13 +2,13 @@
 //! find it.
 //!
 //! The trace goes over the heap from one end to the other and back, a block at a time, and scans
-//! objects that are marked and not yet scanned. Each object has a bit for each of these states. So
-//! memory is read in large pieces, and the extra memory is a thirty-second of the heap. Weak
-//! references retain nothing, soft and final ones do; classes are not unloaded. A word that only
-//! looks like a reference retains its object, so the result may exceed what is live. It falls short
-//! only if at this instant the only reference to an object is in a vector register or a register of
-//! a thread asleep in the kernel, or points into the object. If anything cannot be read, there is
-//! no result.
+//! objects that are marked and not yet scanned. Each place where an object may begin has a bit for
+//! each of these states. So the trace reads memory in large pieces, and takes a thirty-second of
+//! the heap's size for itself. Weak references retain nothing, soft and final ones do; classes are
+//! not unloaded. A word that only looks like a reference retains its object, so the result may
+//! exceed what is live. It falls short only if at this instant the only reference to an object is
+//! in a vector register or a register of a thread asleep in the kernel, or points into the object.
+//! If anything cannot be read, there is no result.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -66,8 +66,9 @@ pub struct CertainBytes {
 /// An object of a traced heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TracedObject {
-    /// Address.
+    /// Address of its first byte.
     pub start: u64,
+    /// Whether no root leads to it.
     pub is_dead: bool,
 }
 
@@ -228,7 +229,7 @@ impl Trace<'_> {
         (Instant::now() < self.deadline).then_some(())
     }
 
-    /// Scans all marked objects in a block, including those marked meanwhile.
+    /// Scans all marked objects in a block, those that the scan itself marks included.
     fn scan_block(&mut self, block: usize) {
         const BITMAP_WORDS: u64 = PLACES_PER_BLOCK / 64;
         let first = block as u64 * PLACES_PER_BLOCK;
@@ -337,7 +338,7 @@ impl Trace<'_> {
 /// Bytes of live objects, by area.
 struct AreaBytes<'a> {
     areas: &'a [Area],
-    /// Index of the area of the last object, which mostly contains the next one too.
+    /// Index of the area of the last object, which usually contains the next one too.
     last_index: usize,
     bytes: Vec<u64>,
 }
@@ -367,7 +368,8 @@ struct Window<'a> {
 }
 
 impl Window<'_> {
-    /// Returns the bytes at an address, at most a quarter of the window.
+    /// Returns the `bytes` bytes at an address, at most a quarter of the window; `None` if they
+    /// cannot be read.
     fn bytes_at(&mut self, address: u64, bytes: usize) -> Option<&[u8]> {
         let block = self.block;
         if !self.has(address, bytes) && block.contains(address) {

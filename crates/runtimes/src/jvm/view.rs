@@ -4,8 +4,8 @@ use strandline_process::memory::{Memory, words_in};
 
 use super::structs::VmStructs;
 
-/// Reads fields by name. A name that a version does not have is absent; of several names, the first
-/// present one is used.
+/// Reads fields by name: a function that takes several names uses the first that the version has.
+/// `None` means that the version has none of them, or that the memory cannot be read.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     /// The process's memory.

@@ -20,10 +20,10 @@ use strandline_process::work::on_threads;
 const CACHE_BITS: u32 = 10;
 /// Number of entries of the cache of types.
 const CACHE_ENTRIES: usize = 1 << CACHE_BITS;
-/// Upper bound on distinct types: a program has thousands, a damaged heap as many as it has
-/// instances.
+/// Limit on distinct types, beyond which instances count as [`TypeKey::OtherLayouts`]: a program
+/// has thousands, a damaged heap as many as it has instances.
 const MAX_TYPES: usize = 65_536;
-/// Factor of Fibonacci hashing: 2^64 by the golden ratio.
+/// Factor of Fibonacci hashing: 2^64 divided by the golden ratio.
 const HASH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Runs that a thread counts at a time.
 pub const RUNS_AT_ONCE: usize = 64;
@@ -102,13 +102,14 @@ pub struct Census {
     pub filler_bytes: [u64; GENERATIONS],
     /// Bytes of runs behind the point where the walk failed, and of objects on no page.
     pub unread_bytes: u64,
-    /// Live bytes that a full collection copies: all but those of large or pinned objects.
+    /// Live bytes that a full collection copies: all but those of large, pinned or pseudo-static
+    /// objects.
     pub moved_bytes: u64,
-    /// Live bytes of large objects.
+    /// Live bytes of large objects that are not pseudo-static.
     pub large_bytes: u64,
-    /// Resident bytes of large live objects.
+    /// Resident bytes of these objects.
     pub large_resident_bytes: u64,
-    /// The lowest address of the unread bytes.
+    /// The lowest address of the unread bytes; `None` if all bytes were read.
     pub damage_address: Option<u64>,
 }
 
@@ -132,12 +133,12 @@ impl Census {
     }
 }
 
-/// Counts of types, with a small cache because most objects are of few types.
+/// Counts by type, with a small cache because most objects are of few types.
 struct TypeCounter {
     counts: Vec<CountedType>,
     /// Index of each type in `counts`.
     indices: HashMap<TypeKey, usize>,
-    /// The types counted last, by their hash.
+    /// The type counted last of each hash.
     cache: Vec<Option<CachedIndex>>,
 }
 
@@ -202,7 +203,7 @@ pub struct CensusContext<'a> {
     pub layout: &'static Layout,
     /// Dynamic space's runs of objects.
     pub runs: &'a [Run],
-    /// What conservative roots pin.
+    /// The objects that conservative roots pin.
     pub pinned: &'a PinnedSet,
     /// Slots of live, dead, unused, free and unread bytes.
     pub slots: &'a Slots,
@@ -315,8 +316,8 @@ impl CensusContext<'_> {
         }
     }
 
-    /// Counts and claims the objects of one run. Returns where the walk ended: before the end of
-    /// the run if it failed.
+    /// Counts and claims the objects of one run. Returns the address where the walk ended, which is
+    /// before the end of the run if the walk failed.
     fn count_run(
         &self,
         run: Run,

@@ -1,9 +1,9 @@
 //! Copies the part of SBCL's memory that tracing needs, while the process is stopped.
 //!
-//! Only pages that hold objects are copied, and of these only resident anonymous memory: the other
-//! pages of a mapped core are read from the file once the target runs again. Of a large object
-//! without pointers only the first page is copied; the others are searched for zero pages. Several
-//! threads copy; they stop at the deadline.
+//! The copy has only pages that hold objects. Of these it takes resident anonymous memory now, and
+//! the rest, of a mapped core, from the file once the target runs again. Of a large object without
+//! pointers it has only the first page; the others are searched for pages of zeros. Several threads
+//! copy; they stop at the deadline.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -25,7 +25,7 @@ use strandline_process::namespaces;
 use strandline_process::range::{AddressRange, RangeSet};
 use strandline_process::work::on_threads;
 
-/// Pages of the collector per span.
+/// Maximum pages of the collector in a span.
 const PAGES_AT_ONCE: usize = 32;
 /// Spans that a thread copies before it takes others; each is read at once.
 const SPANS_AT_ONCE: usize = 4;
@@ -34,7 +34,7 @@ const SPANS_AT_ONCE: usize = 4;
 pub struct CopyPlan {
     /// Dynamic space, then the others.
     areas: Vec<PlannedArea>,
-    /// Pages of large objects without pointers: only read to find zeros.
+    /// Addresses of pages of large objects without pointers, which are only searched for zeros.
     zero_scan_pages: Vec<u64>,
 }
 
@@ -50,7 +50,7 @@ struct FilePart {
     file: File,
     /// Addresses that it backs.
     range: AddressRange,
-    /// Offset of the first of them in the file.
+    /// Offset in the file of the first of these addresses.
     offset: u64,
 }
 
@@ -84,10 +84,11 @@ pub struct CopiedHeap {
     pub store: HeapCopy,
     /// Bytes of target memory that were read.
     pub bytes_read: u64,
-    /// In address order, without overlap.
+    /// The files to read from, in address order, without overlap.
     file_parts: Vec<FilePart>,
     /// Resident memory that was copied. The memory between its ranges is that of files.
     copied_runs: RangeSet,
+    /// What was not read of the target's memory.
     pub gaps: CopyGaps,
     /// Number of mappings whose file could not be opened.
     pub unopened_files: u64,
@@ -123,8 +124,8 @@ impl CopyPlan {
     /// Bytes of memory for the copy and for tracing it.
     pub fn bytes(&self) -> u64 {
         let copied_bytes = self.page_count() as u64 * GC_PAGE_BYTES;
-        // Two bits for each 16 bytes. The list of pending objects is bounded by a quarter of the
-        // copy, but takes about a tenth.
+        // Two bits for each 16 bytes. The list of pending objects cannot exceed a quarter of the
+        // copy; in practice it takes about a tenth.
         copied_bytes + copied_bytes / 64 + copied_bytes / 10
     }
 

@@ -15,14 +15,16 @@ pub struct Sbcl {
     pub dynamic_usage_bytes: u64,
     /// The size of dynamic space: what `(sb-ext:dynamic-space-size)` returns.
     pub dynamic_space_bytes: u64,
-    /// Bytes of one page of the garbage collector (a "GC card" before 2.2.6).
+    /// Bytes of one page of the garbage collector (called a "GC card" before 2.2.1).
     pub gc_page_bytes: u64,
     /// Bytes allocated from regions that are still open. SBCL counts them once a region is closed,
     /// so that no figure of usage includes them.
     pub open_region_bytes: u64,
-    /// What `(sb-ext:bytes-consed-between-gcs)` returns: the nursery.
+    /// What `(sb-ext:bytes-consed-between-gcs)` returns, the size of the nursery; `None` if it
+    /// cannot be read.
     pub bytes_consed_between_gcs: Option<u64>,
-    /// The dynamic usage at which the next collection starts; `None` if none is set.
+    /// The dynamic usage at which the next collection starts; `None` if none is set, or it cannot
+    /// be read.
     pub auto_gc_trigger_bytes: Option<u64>,
     /// The generations in order: 0 to 5, the pseudo-static one, and the one that is only used
     /// within a collection.
@@ -31,12 +33,13 @@ pub struct Sbcl {
     pub spaces: Vec<Space>,
     /// Resident bytes of free pages of dynamic space; `None` if dynamic space was not claimed.
     pub free_resident_bytes: Option<u64>,
-    /// Resident bytes of pages in use, behind their used part; with fillers if objects were traced;
-    /// `None` if dynamic space was not claimed.
+    /// Resident bytes of pages in use behind their used part, and if objects were traced, of
+    /// fillers; `None` if dynamic space was not claimed.
     pub waste_resident_bytes: Option<u64>,
     /// Whether objects were traced from the roots; if not, live and dead bytes are unknown.
     pub traced: bool,
-    /// Duration of the trace, which runs after the process is resumed.
+    /// Duration of the trace, which runs after the process is resumed; `None` if nothing was
+    /// traced.
     pub trace_seconds: Option<f64>,
     /// Bytes of dynamic space that are reachable from the roots, including those of pseudo-static
     /// pages.
@@ -59,8 +62,8 @@ pub struct Sbcl {
     /// Why there is no path to an object of that type, though one lives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_path: Option<String>,
-    /// Names of types in which characters were replaced that no identifier has, or that are left
-    /// out.
+    /// Number of names of types in which characters that no identifier has were replaced, or that
+    /// are left out.
     pub names_replaced: u64,
 }
 
@@ -94,7 +97,7 @@ pub struct Generation {
     pub bytes_allocated: u64,
     /// The same, as the collector stores it (`generations[n].bytes_allocated`).
     pub bytes_allocated_kept: u64,
-    /// Its pages.
+    /// Number of its pages.
     pub pages: u64,
     /// Unused bytes of its pages.
     pub waste_bytes: u64,
@@ -123,26 +126,26 @@ pub struct Generation {
     pub trigger_bytes: u64,
     /// `(generation-bytes-consed-between-gcs n)`.
     pub bytes_consed_between_gcs: u64,
-    /// What must happen before a collection takes it: `a promotion from generation 1; average age
-    /// 0.00 of 0.75; 2.0 MiB more`, `the next collection`, `never`.
+    /// What must happen before it is collected: `a promotion from generation 1; average age 0.00 of
+    /// 0.75; 2.0 MiB more`, `the next collection`, `never`.
     pub waits_for: String,
-    /// Bytes that must still be allocated (for generation 0) or promoted to it before a collection
-    /// takes it; `None` if the collection waits for anything else.
+    /// Bytes that must still be allocated (for generation 0) or promoted to it before it is
+    /// collected; `None` if its collection waits for anything else.
     pub bytes_until_collected: Option<u64>,
     /// Bytes reachable from the roots; `None` if nothing was traced.
     pub live_bytes: Option<u64>,
-    /// Bytes that are not reachable.
+    /// Bytes that are not reachable; `None` if nothing was traced.
     pub dead_bytes: Option<u64>,
-    /// Bytes of fillers, which are not objects: the unused memory beside objects that a
+    /// Bytes of fillers, which are not objects: the unused memory between objects that a
     /// conservative root pinned, and at the ends of regions. The collector counts them as in use;
-    /// they stay as long as their page.
+    /// they stay as long as their page. `None` if nothing was traced.
     pub filler_bytes: Option<u64>,
 }
 
 /// A range of addresses that holds objects of the runtime.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Space {
-    /// `dynamic`, `read_only`, `static`, `immobile_fixed`, `immobile_text`.
+    /// `dynamic`, `read_only`, `static`, `immobile_fixed`, `immobile_text`, `permanent`.
     pub name: String,
     /// First byte.
     pub start: u64,
@@ -195,8 +198,8 @@ impl From<GenerationCount> for [u64; 3] {
     }
 }
 
-/// What keeps an object. Its root is `thread 0's control stack`, `static space`, `an object that
-/// came with the core (pseudo-static)`.
+/// What keeps an object alive. Its root is, for example, `thread 4711's control stack`, `static
+/// space`, or `an object that came with the core (pseudo-static)`.
 pub type Path = strandline_claims::facts::Path<Step>;
 
 /// One object on a path.

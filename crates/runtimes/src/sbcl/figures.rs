@@ -72,7 +72,7 @@ impl NextCollection {
 /// and takes the next one if it promoted the one before into it, the bytes then in it are more than
 /// its `gc_trigger`, and its average age is above the minimum.
 fn next_collections(heap: &DynamicSpace) -> Vec<NextCollection> {
-    // As gencgc.c initialises it.
+    // gencgc.c initialises it with this value.
     let oldest = heap.oldest_to_collect.unwrap_or(OLDEST as u64);
     let mut collections = Vec::with_capacity(heap.generations.len());
     // Whether the next collection promotes the previous generation.
@@ -121,7 +121,7 @@ pub fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / (1 << 20) as f64)
 }
 
-/// The figures of one generation, without when it is collected next.
+/// The figures of one generation, but for its next collection.
 fn generation(heap: &DynamicSpace, number: usize, record: &GenerationRecord, layout: &Layout) -> Generation {
     let mut generation = Generation {
         number: number as u64,

@@ -13,15 +13,15 @@ use strandline_process::memory::{Memory, half_word_at, word_at};
 
 /// Entries of the page table read at a time.
 const BLOCK_ENTRIES: usize = 16384;
-/// Upper bound on dynamic space: 64 TiB. Of these, pages within [`MAX_BYTES`] may be in use: each
-/// takes 12 bytes here, and claims cover no more.
+/// Limit on the size of dynamic space: 64 TiB. Only its first [`MAX_BYTES`] may be in use: each of
+/// their pages takes 12 bytes here, and claims cover no more.
 const MAX_SPACE_BYTES: u64 = 64 << 40;
 
 /// The entry of one page of the collector in the page table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    /// Where the first object that touches the page starts, as the page table has it: 0 for the
-    /// page's start, otherwise before it.
+    /// Where the first object on the page starts, as the page table encodes it: 0 for the start of
+    /// the page, otherwise on a page before it.
     pub scan_start: u32,
     /// Bytes in use, from its start.
     pub used_bytes: u32,
@@ -64,7 +64,8 @@ pub struct DynamicSpace {
     pub generations: [GenerationRecord; GENERATIONS],
     /// `bytes_allocated`: the dynamic usage.
     pub bytes_allocated: u64,
-    /// `bytes_consed_between_gcs`: bytes to allocate between two collections.
+    /// `bytes_consed_between_gcs`: bytes to allocate between two collections; `None` if it cannot
+    /// be read, like the two that follow.
     pub consed_between_bytes: Option<u64>,
     /// `auto_gc_trigger`: bytes in use from which on a collection starts; 0 if only a call of `gc`
     /// starts one.
@@ -188,13 +189,13 @@ impl DynamicSpace {
         self.start + index as u64 * GC_PAGE_BYTES
     }
 
-    /// Index of the page that holds `address`.
+    /// Index of the page that holds `address`; `None` if no page that is or was in use does.
     pub fn index_of(&self, address: u64) -> Option<usize> {
         let index = usize::try_from(address.checked_sub(self.start)? / GC_PAGE_BYTES).ok()?;
         (index < self.pages.len()).then_some(index)
     }
 
-    /// The page that holds `address`.
+    /// The page that holds `address`; `None` if no page that is or was in use does.
     pub fn page_of(&self, address: u64) -> Option<&Page> {
         self.pages.get(self.index_of(address)?)
     }

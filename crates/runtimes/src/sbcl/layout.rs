@@ -1,18 +1,18 @@
 //! SBCL's structures on x86-64 Linux with threads, by release.
 //!
-//! Each figure names the file of SBCL's source that it is from. Verified on the source of every
-//! release from 2.1.0 to 2.1.4 and from 2.2.8 to 2.6.6 (the definitions named below were compared
-//! tag by tag), and on running SBCLs 2.1.1, 2.2.9, 2.5.2 and 2.6.4 (Debian's builds). From 2.1.5 to
-//! 2.2.7 widetags, the page table and symbols changed several times: these releases are not read.
-//! The reader finds what moves between releases of one table (the slots of a thread) by conditions
-//! that must hold for it.
+//! Each figure names the file of SBCL's source that it is from. All were compared with the source
+//! of every release from 2.1.0 to 2.1.4 and from 2.2.8 to 2.6.6, tag by tag, and tried on running
+//! SBCLs 2.1.1, 2.2.9, 2.5.2 and 2.6.4 (Debian's builds). From 2.1.5 to 2.2.7 widetags, the page
+//! table and symbols changed several times: these releases are not read. What moves between the
+//! releases of one [`Layout`] (the slots of a thread) is found by conditions that must hold for it.
 
 /// A release: 2.5.2 is `Release(2, 5, 2)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Release(pub u32, pub u32, pub u32);
 
 impl Release {
-    /// Parses a version as SBCL prints it: `2.2.9.debian`, `2.6.4`, `2.3.0.12-abcdef`.
+    /// Parses a version as SBCL prints it: `2.2.9.debian`, `2.6.4`, `2.3.0.12-abcdef`. `None` if it
+    /// does not begin with three numbers.
     pub fn parse(version: &str) -> Option<Self> {
         let mut parts = version.split(['.', '-']).map(str::parse);
         Some(Self(parts.next()?.ok()?, parts.next()?.ok()?, parts.next()?.ok()?))
@@ -57,8 +57,8 @@ pub const PSEUDO_STATIC: usize = 6;
 /// `HIGHEST_NORMAL_GENERATION`.
 pub const OLDEST: usize = 5;
 
-/// Whether a word has the lowtag of a pointer: all four end in these bits, and no other word does
-/// (`is_lisp_pointer` in lispobj.h).
+/// Whether a word has the lowtag of a pointer: all four end in the bits 11, and no other lowtag
+/// does (`is_lisp_pointer` in lispobj.h).
 pub const fn is_pointer(word: u64) -> bool {
     word & 3 == 3
 }
@@ -76,7 +76,8 @@ pub const OTHER_LOWTAG: u64 = 15;
 /// `FUN_RAW_ADDR_OFFSET`, two words less the lowtag (simple-fun-insts-offset 2).
 pub const FUN_RAW_OFFSET: u64 = 5;
 
-/// Bits of a page's type byte. `PAGE_TYPE_MASK` is 15 from 2.2.2 on; in 2.1 its fourth bit is
+/// Bits of a page's type byte (`PAGE_TYPE_MASK` and what follows it in gc-internal.h of 2.1,
+/// gencgc-internal.h, gencgc-impl.h). The mask is 15 from 2.2.2 on; before that the fourth bit is
 /// `OPEN_REGION_PAGE_FLAG`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageTypes {
@@ -101,7 +102,7 @@ pub enum ObjectKind {
     Boxed,
     /// `SHORT_BOXED_NWORDS`: 15 bits of payload words; the first is a raw address of code.
     Closure,
-    /// Like a closure, with a layout in the header's upper half.
+    /// Encoded as a closure, with a layout in the header's upper half.
     FunInstance,
     /// 14 bits of payload words, and one more if it was hashed and moved; a layout as above.
     Instance,
@@ -168,7 +169,7 @@ pub struct Layout {
     pub first_release: Release,
     /// The last release with this layout.
     pub last_release: Release,
-    /// The bits of a page's type byte (gencgc-internal.h).
+    /// The bits of a page's type byte.
     pub page_types: PageTypes,
     /// Whether a page's used part is counted in bytes with a flag in bit 0; if not, in words above
     /// that flag.
@@ -202,9 +203,10 @@ pub const VECTOR_WEAK: u64 = 1;
 pub const VECTOR_HASHING: u64 = 4;
 /// The word of a classoid that points to its name (early-classoid.lisp).
 pub const CLASSOID_NAME: usize = 2;
-/// The word of a hash table that holds its flags (target-hash-table.lisp).
+/// The word of a hash table that holds its flags (hash-table.lisp).
 pub const HASH_TABLE_FLAGS: usize = 10;
-/// Bit number of the weakness in these flags (two bits): key-and-value, key, value, key-or-value.
+/// Bit number of the weakness in these flags (two bits; `ht-flags-weakness` in hash-table.lisp):
+/// key-and-value, key, value, key-or-value.
 pub const HASH_TABLE_WEAKNESS_SHIFT: u32 = 6;
 /// The release from which on these flags are raw; before it they are a fixnum.
 pub const HASH_TABLE_FLAGS_RAW: Release = Release(2, 3, 7);
@@ -227,7 +229,7 @@ const fn object(widetags: [u8; 2], kind: ObjectKind, name: &'static str) -> Obje
 /// A type of objects with a header.
 #[derive(Clone, Copy, Debug)]
 pub struct ObjectType {
-    /// Its widetag in each layout.
+    /// Its widetag in each of [`LAYOUTS`].
     pub widetags: [u8; 2],
     /// Its kind.
     pub kind: ObjectKind,
@@ -235,7 +237,7 @@ pub struct ObjectType {
     pub name: &'static str,
 }
 
-/// All types of objects (early-objdef.lisp); other widetags are not objects'.
+/// All types of objects (early-objdef.lisp); no object has another widetag.
 pub const OBJECT_TYPES: [ObjectType; 50] = [
     object([0x11, 0x11], ObjectKind::Bignum, "bignum"),
     object([0x15, 0x15], ObjectKind::Boxed, "ratio"),

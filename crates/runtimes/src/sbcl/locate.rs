@@ -19,8 +19,8 @@ use strandline_process::procfs::{Process, printable};
 use strandline_process::range::AddressRange;
 use strandline_process::target::live::ByPid;
 
-/// A file without these symbols is no SBCL runtime, or its collector is not known
-/// (`:mark-region-gc` has no `from_space`).
+/// Symbols of every runtime that can be read. A file without one of them is no SBCL runtime, or its
+/// collector is not known (`:mark-region-gc` has no `from_space`).
 const REQUIRED_SYMBOLS: [&str; 7] = [
     "generations",
     "page_table",
@@ -81,7 +81,7 @@ const MAX_FILES: usize = 4096;
 pub struct Program {
     /// Its path, as the kernel names it.
     pub path: String,
-    /// The version among its constants; `None` if absent, or several.
+    /// The version among its constants; `None` if there is none, or more than one.
     pub version: Option<String>,
     /// Memory for a copy of its objects.
     pub(super) reserved: ReservedMemory,
@@ -112,7 +112,7 @@ impl Program {
         }
     }
 
-    /// Address of a symbol.
+    /// Address of a symbol; `None` if the runtime does not have it.
     pub fn address(&self, name: &str) -> Option<u64> {
         self.symbols.get(name).map(|symbol| symbol.address)
     }
@@ -122,7 +122,8 @@ impl Program {
         self.symbols.get(name).map(|symbol| AddressRange::sized(symbol.address, symbol.bytes))
     }
 
-    /// The unsigned value of a variable of up to 8 bytes, by its size in the file.
+    /// The unsigned value of a variable of up to 8 bytes, by its size in the file; `None` without
+    /// such a symbol, or if it cannot be read.
     pub fn value(&self, memory: &dyn Memory, name: &str) -> Option<u64> {
         let &Symbol { address, bytes } = self.symbols.get(name)?;
         let length = usize::try_from(bytes).ok().filter(|length| (1..=8).contains(length))?;
@@ -137,8 +138,8 @@ impl Program {
     }
 }
 
-/// The version among a runtime's constants: a whole string that parses as a release of SBCL 2.
-/// (Versions of zlib and zstd, which it may also hold, start with 1.) `None` if absent, or
+/// The version among a runtime's constants: a whole string that parses as a release of SBCL 2
+/// (versions of zlib and zstd, which it may also hold, start with 1). `None` if there is none, or
 /// more than one.
 fn version_in(constants: &[u8]) -> Option<String> {
     let mut only_version: Option<&str> = None;

@@ -17,15 +17,15 @@ use crate::sbcl::layout::{
     VECTOR_WEAK, is_pointer,
 };
 
-/// Maximum size of code, in units of 16 bytes: its start is searched this far back.
+/// Limit on the units (of 16 bytes) by which the start of code may precede an address in it.
 const MAX_CODE_UNITS: u32 = (16 << 20) / 16;
 /// Flag of a weak hash table (hash-table.lisp, `hash-table-weak-flag`).
 const TABLE_IS_WEAK: u64 = 8;
 /// Largest flags of a hash table.
 const MAX_TABLE_FLAGS: u64 = 0xff;
-/// Size of the header of code that represents a closure: its instructions follow.
+/// Bytes from the start of code that represents a closure to its entry.
 const TRAMPOLINE_BYTES: u64 = 32;
-/// Rounds over the weak tables after which these keep all pairs.
+/// Rounds over the weak tables after which they keep all pairs.
 const MAX_WEAK_ROUNDS: u32 = 100;
 
 /// What a weak hash table keeps of a pair.
@@ -184,11 +184,12 @@ impl<'a> Tracer<'a> {
 
     /// Attributes everything visited from now on to the root of this number.
     pub fn enter_root(&mut self, number: usize) {
-        // Roots are some for each of at most 65,536 threads, and some for all.
+        // Each of at most 65,536 threads has a few roots, and a few belong to none: their numbers,
+        // counted down, stay above those of units.
         self.source = UnitIndex::MAX - number as UnitIndex;
     }
 
-    /// What reached an object, if that was recorded; there are `root_count` roots.
+    /// What reached an object, if that was recorded; `root_count` is the number of roots.
     pub fn parent(&self, unit: UnitIndex, root_count: usize) -> Option<Parent> {
         let parent = *self.parents.get(unit as usize)?;
         let number = (UnitIndex::MAX - parent) as usize;
@@ -221,9 +222,9 @@ impl<'a> Tracer<'a> {
         }
     }
 
-    /// Visits a raw address that is not a function's: of a funcallable instance's own code, or of
-    /// code that represents a closure (`make-simplifying-trampoline` in x86-64-vm.lisp) and has no
-    /// other reference.
+    /// Visits a raw address that is not a function's: of a funcallable instance's own code, or up
+    /// to 2.3.10 of code that represents a closure (`make-simplifying-trampoline` in
+    /// x86-64-vm.lisp) and has no other reference.
     fn visit_trampoline(&mut self, word: u64) {
         for (distance, kind) in
             [(FUN_RAW_OFFSET + FUN_LOWTAG, ObjectKind::FunInstance), (TRAMPOLINE_BYTES, ObjectKind::Code)]
@@ -303,7 +304,7 @@ impl<'a> Tracer<'a> {
                 }
             }
             while !self.pending.is_empty() {
-                // Goes one step from the roots at a time, so that paths are short.
+                // One step away from the roots at a time, so that paths are short.
                 for unit in std::mem::take(&mut self.pending) {
                     self.source = unit;
                     self.scan(unit);
@@ -339,7 +340,7 @@ impl<'a> Tracer<'a> {
             _ => {}
         }
         let address = self.store.address(unit);
-        // What is marked starts where a walk found an object, which has a size.
+        // A walk found each marked object, so it has a size.
         let words = self.kinds.words(header, second_word).unwrap_or(0);
         let store = self.store;
         match kind {

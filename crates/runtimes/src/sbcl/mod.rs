@@ -1,8 +1,10 @@
-//! SBCL: its generations, its spaces, and what in them is dead.
+//! SBCL: its generations, its spaces, and the dead objects in them.
 //!
 //! `locate` finds the runtime in the mapped files, `heap` reads the collector's own records and
 //! checks them against each other, `threads` finds the open regions, `spaces` claims the memory.
-//! While the target is stopped its objects are only copied; they are traced once it runs again.
+//! While the target is stopped, `copy` only copies its objects (to `store`), and `roots` the words
+//! that may refer to them. Once it runs again, `trace` walks them (`objects`), marks those that
+//! live (`mark`), and counts them (`census`, `names`); `path` finds what keeps one alive.
 
 mod census;
 mod copy;
@@ -92,7 +94,7 @@ pub static READER: runtime::Reader = runtime::Reader {
     ..runtime::Reader::new(|process, space| Programs::found(locate::find(process, space)))
 };
 
-/// The answer to the request for a path.
+/// The answer to the request for a path; `None` if the details of `runtime` are not for SBCL.
 fn path(runtime: &Runtime) -> Option<PathAnswer> {
     let facts: Sbcl = runtime.details("sbcl")?;
     Some(match (facts.path, facts.no_path) {
@@ -208,7 +210,8 @@ impl HeapState<'_> {
         };
         reading.bytes_read += copied.bytes_read;
         if copied.gaps.unsearched_bytes > 0 {
-            let text = "there was no time to search all of SBCL's large objects for pages of zeros: the others count as objects";
+            let text = "there was no time to search all of SBCL's large objects for pages of zeros: the pages not searched count \
+                        as objects";
             let bytes = Some(copied.gaps.unsearched_bytes);
             reading.caveats.push(Caveat::new("sbcl_zeros_unsearched", &self.program.path, bytes, text));
         }
@@ -292,13 +295,13 @@ impl HeapState<'_> {
     }
 }
 
-/// Whether the program's own flag (`gc_active_p`) is set: it is collecting, and anything else read
-/// now is of no use.
+/// Whether the program's own flag (`gc_active_p`) is set: it is collecting, and its records are
+/// inconsistent. False if the flag cannot be read.
 pub fn is_collecting(memory: &dyn Memory, program: &locate::Program) -> bool {
     program.value(memory, "gc_active_p").is_some_and(|active| active != 0)
 }
 
-/// Resident bytes of dynamic space; `None` if its address is unknown.
+/// Resident bytes of dynamic space; `None` if its address or its size is unknown.
 fn dynamic_resident_bytes(context: &Context<'_>, program: &locate::Program) -> Option<u64> {
     let start = program.value(context.memory, "DYNAMIC_SPACE_START")?;
     let size_bytes = program.value(context.memory, "dynamic_space_size")?;

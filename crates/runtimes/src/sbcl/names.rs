@@ -39,7 +39,7 @@ pub struct TypeName {
 }
 
 impl Names<'_> {
-    /// The name of the type whose layout `layout` points to.
+    /// The name of the type whose layout `layout` points to; `None` if it is not found, or no name.
     pub fn type_name(&mut self, layout: u64) -> Option<String> {
         let classoid_word = self.layout.layout_classoid.index(self.release);
         let classoid = self.word_of_object(layout, classoid_word, INSTANCE_LOWTAG, ObjectKind::Instance)?;

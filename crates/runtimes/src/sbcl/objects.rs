@@ -8,13 +8,13 @@ use crate::sbcl::layout::{
     GC_PAGE_BYTES, Layout, OBJECT_TYPES, ObjectKind, SINGLE_FLOAT, UNBOUND_MARKER, is_pointer,
 };
 
-/// Kinds of objects by the first byte of their first word.
+/// Kinds and names of objects by the lowest byte of their first word.
 pub struct Kinds {
     by_byte: [Option<ObjectKind>; 256],
     names: [&'static str; 256],
     /// See [`Layout::has_sizes_of_2_2`].
     has_sizes_of_2_2: bool,
-    /// Position of an array's rank in its header.
+    /// Bit number of an array's rank in its header.
     rank_shift: u32,
 }
 
@@ -45,7 +45,7 @@ impl Kinds {
         kinds
     }
 
-    /// The kind of an object by its first word.
+    /// The kind of an object by its first word; `None` if that is not of an object.
     #[inline]
     pub fn kind_of(&self, header: u64) -> Option<ObjectKind> {
         self.by_byte[usize::from(header as u8)]
@@ -99,7 +99,8 @@ pub fn instance_slots(header: u64) -> u64 {
 }
 
 /// Words of a vector: two, and its elements of `element_bits`, rounded up to an even number.
-/// `length` is a fixnum, twice the number of elements without the `extra_elements`.
+/// `length` is a fixnum, twice the number of elements without the `extra_elements`; `None` if it is
+/// not one, or too large.
 #[inline]
 fn vector_words(length: u64, element_bits: u64, extra_elements: u64) -> Option<u64> {
     if length & 1 != 0 || length >> 62 != 0 {

@@ -1,5 +1,5 @@
-//! What keeps an object of a type alive: a short path to it from a root, like that of SBCL's own
-//! `search-roots`.
+//! What keeps an object of a type alive: a short path to it from a root, like that of SBCL's
+//! own `search-roots`.
 
 use std::collections::HashMap;
 
@@ -22,8 +22,8 @@ struct Chain<'a> {
 
 impl PendingTrace {
     /// The path from a root to the first live object whose type is named `type_name`, preferably to
-    /// an object that did not come with the core; `None` if none lives. Takes another quarter of
-    /// the copy, and marks all objects anew.
+    /// an object that did not come with the core; `None` if none lives. Takes memory for another
+    /// quarter of the copy, and marks all objects anew.
     ///
     /// # Errors
     /// Why there is no path although such an object may live.
@@ -64,8 +64,8 @@ impl PendingTrace {
                     units.reverse();
                     return Some(Chain { root: root_kinds.get(number)?, units });
                 }
-                // A path has no more steps than there are objects; each is marked once, so that
-                // there is no cycle.
+                // Each object is marked once, so there is no cycle, and a path has no more steps
+                // than there are objects.
                 Parent::Object(parent) if units.len() < self.copied.store.unit_count() => units.push(parent),
                 Parent::Object(_) => return None,
             }

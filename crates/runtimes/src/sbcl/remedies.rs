@@ -1,8 +1,8 @@
 //! Remedies that make SBCL release memory.
 //!
-//! A full collection cannot be requested from outside. Everything that SBCL reacts to was examined
-//! for it (2.1.1 to 2.6.4; src/code/target-signal.lisp, src/runtime/interrupt.c,
-//! src/code/final.lisp, src/code/gc.lisp):
+//! A full collection cannot be requested from outside: nothing that SBCL reacts to starts one
+//! (2.1.1 to 2.6.4; src/code/target-signal.lisp, src/runtime/interrupt.c, src/code/final.lisp,
+//! src/code/gc.lisp):
 //!
 //! - signals: SIGINT enters the debugger, SIGTERM and SIGHUP end the program, SIGALRM runs timers,
 //!   SIGPROF the profiler, SIGUSR2 (SIG_STOP_FOR_GC) stops a thread until the collecting thread
@@ -23,7 +23,7 @@ use super::layout::OLDEST;
 use strandline_claims::facts::Remedy;
 use strandline_claims::remedy::{Answer, Request};
 
-/// Bytes from which a remedy is worthwhile.
+/// Minimum bytes for which a remedy is worthwhile.
 const MIN_WORTHWHILE_BYTES: u64 = 1 << 20;
 
 /// The remedies that follow from `figures`.

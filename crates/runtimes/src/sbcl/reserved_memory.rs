@@ -1,8 +1,8 @@
 //! Memory for a copy of the target's objects, taken before the target is stopped.
 //!
 //! Half of the time of a copy goes into the pages that it is written to: the kernel allocates and
-//! clears each at its first touch. This is done while the target still runs, for the size that its
-//! records then give.
+//! clears each page at its first touch. So this touches them while the target still runs, for the
+//! size that its records then give.
 
 use std::sync::{Arc, Mutex};
 
@@ -32,7 +32,7 @@ impl ReservedMemory {
         // is missing.
         let used_bytes = value("bytes_allocated").unwrap_or(0);
         let space_bytes = value("page_table_pages").unwrap_or(0).saturating_mul(GC_PAGE_BYTES);
-        // Pages in use hold some waste.
+        // Pages in use also have unused bytes, which are copied too.
         let wanted_bytes = used_bytes.saturating_add(used_bytes / 32).saturating_add(SPARE_BYTES);
         let wanted_bytes = wanted_bytes.checked_next_multiple_of(GC_PAGE_BYTES);
         let is_affordable =

@@ -21,7 +21,7 @@ use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::words_in;
 use strandline_process::range::{AddressRange, RangeSet};
 
-/// Variables of the runtime that hold Lisp objects: `lisp_sig_handlers` is an array.
+/// Variables of the runtime that hold Lisp objects; `lisp_sig_handlers` is an array of them.
 const GLOBALS: [&str; 5] = [
     "lisp_sig_handlers",
     "lisp_package_vector",
@@ -29,7 +29,7 @@ const GLOBALS: [&str; 5] = [
     "alloc_profile_data",
     "gc_object_watcher",
 ];
-/// Maximum bytes of a variable: a longer one is damage.
+/// Maximum bytes of a variable; a longer one is damage.
 const MAX_GLOBAL_BYTES: u64 = 4096;
 /// Bytes of a word, and of a Lisp object in a variable (`lispobj`).
 const WORD_BYTES: u64 = 8;
@@ -120,7 +120,7 @@ pub struct Roots {
     pub conservative_words: Vec<RootWords>,
     /// Words that are Lisp objects.
     pub exact_words: Vec<RootWords>,
-    /// Threads whose stack pointer is not known: the whole stack was read.
+    /// Number of threads whose stack pointer is not known: their whole stacks were read.
     pub whole_stack_count: usize,
 }
 
@@ -128,8 +128,8 @@ pub struct Roots {
 /// runtime's variables.
 ///
 /// # Errors
-/// The reason, if those of threads take more than `max_bytes`, if the deadline passed, or if some
-/// cannot be read.
+/// The reason, as a clause, if the words of threads take more than `max_bytes`, if the deadline
+/// passed, or if some words cannot be read.
 pub fn read(
     context: &Context<'_>,
     program: &Program,
@@ -197,7 +197,7 @@ impl Reader<'_> {
             let registers = facts.general.iter().flatten().copied().collect();
             self.add_conservative(RootKind::Registers(id), registers);
         }
-        // struct binding: the value, then the symbol's TLS index (SBCL's objdef.lisp).
+        // `struct binding`: the value, then the symbol's TLS index (objdef.lisp).
         let values = self.resident_words(bindings)?.into_iter().step_by(2).collect();
         self.add_exact(RootKind::BindingStack(id), values);
         let words = self.resident_words(locals)?;
@@ -226,8 +226,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Returns the resident words of a range. Pairs of words stay aligned: only whole pages are
-    /// left out.
+    /// Returns the resident words of a range. It leaves out whole pages only, so that pairs of
+    /// words stay aligned.
     fn resident_words(&mut self, range: AddressRange) -> Result<Vec<u64>, &'static str> {
         let context = self.context;
         if Instant::now() >= context.deadline {
@@ -259,7 +259,7 @@ impl Reader<'_> {
     }
 }
 
-/// What visiting roots needs besides the roots.
+/// What a visit of the roots needs besides these.
 pub struct RootContext<'a> {
     /// The copied objects.
     pub store: &'a HeapCopy,

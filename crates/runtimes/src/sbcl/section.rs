@@ -51,7 +51,7 @@ fn traced(facts: &Sbcl) -> String {
     }
 }
 
-/// `thread 0's control stack → cons, word 0 → MESSAGE`.
+/// Writes a path: `thread 4711's control stack → cons 0x1001234560, word 0 → MESSAGE 0x1001234580`.
 pub fn path_text(path: &Path) -> String {
     let mut parts = vec![path.root.clone()];
     for (index, step) in path.steps.iter().enumerate() {

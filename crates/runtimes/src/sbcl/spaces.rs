@@ -24,14 +24,14 @@ use strandline_process::memory::Memory;
 use strandline_process::range::{AddressRange, RangeSet};
 use strandline_process::stacks;
 
-/// Size and alignment of static space, and size of the space of alien linkage (validate.h,
-/// parms.lisp).
+/// Size and alignment of static space, and size of the space of alien linkage
+/// (`alien-linkage-space-size` in generic/parms.lisp).
 const STATIC_BYTES: u64 = 1 << 20;
-/// `extra_thread_data` behind thread-local storage, with its alignment.
+/// Bytes that `extra_thread_data` (thread.h) behind thread-local storage may take.
 const EXTRA_THREAD_BYTES: u64 = 4096;
-/// Upper bound on the logarithm of the bytes of the card table.
+/// Limit on the binary logarithm of the bytes of the card table; a larger table is not claimed.
 const MAX_CARD_BITS: u64 = 40;
-/// Upper bound on a space besides dynamic space.
+/// Limit on the bytes of a space besides dynamic space; a larger one is left out.
 const MAX_SPACE_BYTES: u64 = 4 << 30;
 
 /// What a space holds.
@@ -78,7 +78,8 @@ impl SpaceKind {
 pub struct Spaces {
     /// By address, without overlap.
     pub list: Vec<Space>,
-    /// A space that is left out because it overlaps a lower one, or has an impossible place.
+    /// A space that is left out because it overlaps a lower one, or has an impossible place; `None`
+    /// if there is none.
     pub left_out: Option<SpaceKind>,
 }
 
@@ -88,13 +89,13 @@ pub fn spaces(memory: &dyn Memory, program: &Program) -> Spaces {
     let mut spaces = Vec::new();
     let mut left_out = None;
     let mut add_space = |kind, start: Option<u64>, end: Option<u64>| {
-        // Objects are aligned to 16: the rest of a last unit holds none. A space that the release
-        // does not have, or that is empty, has no start, no end, or one below its start.
+        // Objects are aligned to 16: the rest of a last unit holds none. A space that is empty, or
+        // that the release does not have, has no start, no end, or an end below its start.
         let Some((start, end)) = start.zip(end.map(|end| end & !15)) else { return };
         if start == 0 || start >= end {
             return;
         }
-        // Words are enough here: `walk_space` begins at the next multiple of 16.
+        // An alignment of 8 is enough: `walk_space` begins at the next multiple of 16.
         if end - start <= MAX_SPACE_BYTES && start.is_multiple_of(8) {
             spaces.push(Space { kind, start, end });
         } else {
@@ -220,7 +221,7 @@ pub fn foreign_memory(context: &Context<'_>) -> RangeSet {
 pub struct Slots {
     /// Bytes in use that are not known to be dead, by generation.
     pub live: Vec<Slot>,
-    /// Unreachable bytes, by generation.
+    /// Unreachable bytes, by generation; empty if objects are not traced.
     pub dead: Vec<Slot>,
     /// Unused rest of pages.
     pub waste: Slot,
@@ -265,7 +266,8 @@ pub fn holder(number: usize) -> String {
     if number == PSEUDO_STATIC { "pseudo-static".to_owned() } else { format!("generation {number}") }
 }
 
-/// End of the allocated part of the open region on the page at `start`, or the end of the page.
+/// End of the allocated part of the open region on the page at `start`, within the page; `None` if
+/// no open region is on it.
 fn allocated_end(regions: &[Region], start: u64) -> Option<u64> {
     let index = regions.partition_point(|region| region.end <= start);
     let region = regions.get(index).filter(|region| region.start < start + GC_PAGE_BYTES)?;

@@ -1,8 +1,8 @@
 //! The copy of SBCL's memory, which is examined once the target runs again.
 //!
 //! It holds the pages of the collector with objects, and the used parts of the other spaces; of a
-//! large object without pointers only the first page. It consists of units of 16 bytes. The index
-//! of a unit also numbers its two bits: whether an object starts there, and whether it is marked.
+//! large object without pointers only the first page. It consists of units of 16 bytes. Each unit
+//! has two bits: whether an object starts there, and whether that object is marked.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -36,10 +36,10 @@ pub struct HeapCopy {
     bytes: ReadBuffer,
     /// Address of each copied page.
     addresses: Vec<u64>,
-    /// The bits of each [`BitKind`], a word of each for each 64 units, so that those of a unit are
-    /// on one cache line.
+    /// The bits of units: for each 64 units a word for each [`BitKind`], so that both bits of a
+    /// unit are on one cache line.
     bits: Vec<AtomicU64>,
-    /// By copied page: the last unit before it where an object starts.
+    /// By copied page: the last unit before it where an object starts, if there is one.
     starts_before_pages: Vec<Option<UnitIndex>>,
 }
 
@@ -155,15 +155,15 @@ impl HeapCopy {
         None
     }
 
-    /// The address of a unit of the copy.
+    /// The target's address of a unit of the copy.
     #[inline]
     pub fn address(&self, unit: UnitIndex) -> u64 {
         let page = self.addresses.get(unit as usize / UNITS_PER_PAGE).copied().unwrap_or(0);
         page + (unit as usize % UNITS_PER_PAGE) as u64 * UNIT_BYTES
     }
 
-    /// Word `index` of the object at `unit`, which must be on the same page of the copy; the first
-    /// two words always are.
+    /// Word `index` of the object at `unit`. The word must be on the same page of the copy, as the
+    /// first two always are.
     #[inline]
     pub fn word_on_page(&self, unit: UnitIndex, index: usize) -> u64 {
         word_at(&self.bytes, unit as usize * UNIT_BYTES as usize + index * 8).unwrap_or(0)

@@ -13,7 +13,7 @@ use crate::sbcl::layout::{GC_PAGE_BYTES, Layout};
 use strandline_process::memory::{Memory, word_at};
 use strandline_process::range::AddressRange;
 
-/// Slots in which `this` is searched.
+/// Slots among which `this` is searched.
 const THIS_SLOTS: std::ops::Range<usize> = 0x10..0x30;
 /// Slot of the binding stack's pointer.
 const BINDING_POINTER_SLOT: usize = 2;
@@ -29,12 +29,13 @@ const NEXT_BEHIND: usize = 2;
 const STRUCT_WORDS: usize = 0x60;
 /// Limit on the threads of a list.
 const MAX_THREADS: usize = 65_536;
-/// Upper bound on thread-local storage.
+/// Limit on the bytes of thread-local storage.
 const MAX_LOCAL_BYTES: u64 = 16 << 20;
-/// Upper bound on a stack.
+/// Limit on the bytes of a stack.
 const MAX_STACK_BYTES: u64 = 64 << 30;
 
-/// A region from which one thread allocates, or all do. Its contents are not in the page table yet.
+/// A region from which one thread allocates, or all threads do. The page table does not count its
+/// contents yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
     /// First byte: the page's used part ends here.
@@ -65,7 +66,7 @@ pub struct Threads {
     pub threads: Vec<Thread>,
     /// All open regions, by address.
     pub regions: Vec<Region>,
-    /// What is inconsistent, if anything.
+    /// What is inconsistent, as a clause; `None` if nothing is.
     pub inconsistency: Option<String>,
 }
 
@@ -121,7 +122,7 @@ struct ListedThread {
     next: u64,
 }
 
-/// The thread whose structure is at `at`.
+/// The thread whose structure, of these words, is at `at`; `None` if there is no valid one.
 fn parse_thread(at: u64, words: &[u8], local_bytes: u64) -> Option<ListedThread> {
     let word = |slot: usize| word_at(words, slot * 8);
     THIS_SLOTS.filter(|&slot| word(slot) == Some(at)).find_map(|this| {

@@ -27,11 +27,12 @@ use strandline_claims::units::{bytes, counted};
 use strandline_process::range::AddressRange;
 use strandline_process::work::in_order;
 
-/// Types reported by dead bytes, and by live ones.
+/// Limit on the types listed by dead bytes, and on those listed by live bytes.
 const MAX_TYPES: usize = 50;
-/// Types reported in all.
+/// Limit on the types listed by all bytes.
 const MAX_TYPES_IN_ALL: usize = 200;
-/// A collection copies to pages of some six kinds, and does not fill the last page of each.
+/// Pages that a collection leaves partly full: it copies to pages of six types (`PAGE_TYPE_BOXED`
+/// and others in gencgc-impl.h), and does not fill the last page of each.
 const PARTIAL_PAGES: u64 = 6;
 
 /// The copy of the target, and what is needed to trace it.
@@ -200,9 +201,9 @@ impl PendingTrace {
     }
 
     /// Dynamic space after a full collection. What is not pinned is copied to new pages, a page
-    /// with a pinned object stays whole (obliterate_nonpinned_words fills its rest), large objects
-    /// and pseudo-static ones stay where they are; all other pages are released (remap_free_pages),
-    /// each in one piece.
+    /// with a pinned object stays whole (`obliterate_nonpinned_words` fills its rest;
+    /// `wipe_nonpinned_words` in 2.1), large objects and pseudo-static ones stay where they are;
+    /// all other pages are released (`remap_free_pages`).
     fn after_full_collection(&self, census: &Census, pinned: &PinnedSet) -> AfterCollection {
         let mut usage_bytes = census.moved_bytes + census.large_bytes;
         let partial_pages = if census.moved_bytes > 0 { PARTIAL_PAGES } else { 0 };
@@ -241,8 +242,8 @@ impl PendingTrace {
     fn caveats(&self, census: &Census) -> Vec<Caveat> {
         let mut caveats = Vec::new();
         if let Some(at) = census.damage_address {
-            let text = "SBCL's objects are inconsistent from here to the end of their run: the rest of the run counts as neither live nor dead, and \
-                        objects that it may point to count as live";
+            let text = "SBCL's objects are inconsistent from here to the end of their run: the rest of the run counts as neither \
+                        live nor dead, and objects that it may point to count as live";
             caveats.push(Caveat::new("sbcl_damaged", format!("{at:#x}"), Some(census.unread_bytes), text));
         }
         if self.roots.whole_stack_count > 0 {

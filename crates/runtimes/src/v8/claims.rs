@@ -1,8 +1,8 @@
 //! Classifies each byte of V8's pages: headers, objects, free and wasted bytes.
 //!
-//! A page's header has the number of bytes of its objects, not their places: in a page of 256 KiB
-//! the resident bytes count as objects from the start, then as dead ones, as wasted, and as free.
-//! The sums of each page are exact.
+//! A page's header has the number of bytes of its objects, not their places. So the resident bytes
+//! of a page count in this order: live objects, dead ones, wasted bytes, free bytes. The sums of
+//! each page are exact.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ use strandline_claims::rows::RowRef;
 use strandline_claims::runtime::Context;
 use strandline_process::range::{AddressRange, RangeSet};
 
-/// Claims, and the resident bytes in some of them.
+/// The claims, and the resident bytes without objects and of the read-only space.
 #[derive(Debug, Default)]
 pub struct Claimed {
     /// The claims, those on pages first.
@@ -33,9 +33,9 @@ pub struct Claimed {
 /// Resident bytes of a heap that hold no object.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IdleBytes {
-    /// Pooled pages.
+    /// Those of pooled pages.
     pub pool_bytes: u64,
-    /// The new space.
+    /// Those of the new space.
     pub young_bytes: u64,
 }
 
@@ -169,8 +169,8 @@ fn claim_idle_page(context: &Context<'_>, page: &Page) -> RangeClaim {
     RangeClaim { start: page.start, end: page.end, sums: accumulator.cut().finish(&pages) }
 }
 
-/// Claims the next `bytes` resident bytes, up to `end` at most; bytes between that are not resident
-/// do not count.
+/// Claims the next `bytes` resident bytes, up to `end` at most. Bytes between them that are not
+/// resident do not count.
 fn claim_resident(accumulator: &mut Accumulator<'_>, pages: &RangePages, end: u64, bytes: u64, class: Class) {
     let mut remaining_bytes = bytes;
     for run in pages.runs_in(accumulator.cursor(), end) {

@@ -12,7 +12,8 @@ use crate::bits::Bitmap;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::word_at;
 
-/// Largest array of a function's constants that is searched for names.
+/// Largest array of a function's constants that is searched for names; the keys in a larger one
+/// count as data.
 const MAX_CONSTANTS_BYTES: u64 = 1 << 20;
 
 /// Returns those of `keys` that are constants of the program's code: constants of compiled

@@ -1,4 +1,4 @@
-//! Which thread owns an isolate: the one whose current isolate it is.
+//! Finds the thread that owns an isolate: the one whose current isolate it is.
 //!
 //! `v8::Isolate::TryGetCurrent()`, which all builds export, reads the thread's current isolate. Its
 //! first instructions say where that is: at an offset from the thread pointer (from V8 11 on, the
@@ -24,7 +24,8 @@ const AT_LOADED_OFFSET: [u8; 4] = [0x64, 0x48, 0x8b, 0x00];
 const BY_KEY: [u8; 2] = [0x8b, 0x3d];
 
 /// Offset of the first value in `specific_1stblock` of glibc's `struct pthread` (nptl/descr.h, 2.4
-/// to 2.41): at 0x310, a sequence number and a value for each of the first 32 keys.
+/// to 2.41). That block is at 0x310 and has a sequence number and a value for each of the first 32
+/// keys.
 const FIRST_KEY_VALUE: u64 = 0x310 + 8;
 /// Bytes of the sequence number and the value of a key.
 const KEY_BYTES: u64 = 16;
@@ -43,7 +44,8 @@ pub enum CurrentIsolate {
 }
 
 impl CurrentIsolate {
-    /// Decodes the start of the function, which is at `address` in the process.
+    /// Decodes the start of the function, which is at `address` in the process; `None` if its
+    /// instructions are not known.
     pub fn decode(code: &[u8], address: u64) -> Option<Self> {
         let operand = |at: usize| half_word_at(code, at).map(u32::cast_signed);
         // An operand is relative to the next instruction, which follows it.
@@ -61,7 +63,8 @@ impl CurrentIsolate {
         find(&BY_KEY).and_then(|at| target(at + BY_KEY.len())).map(Self::KeyAt)
     }
 
-    /// Returns the distance from the thread pointer to the pointer to the current isolate.
+    /// Returns the distance from the thread pointer to the pointer to the current isolate; `None`
+    /// if it cannot be read.
     fn offset(self, context: &Context<'_>) -> Option<i64> {
         match self {
             Self::Offset(offset) => Some(offset),

@@ -16,16 +16,18 @@ pub struct V8 {
     pub young_idle_resident_bytes: u64,
     /// Resident bytes of the read-only space, which V8's own statistics leave out.
     pub read_only_resident_bytes: u64,
-    /// Objects counted by type, live or not yet collected; `None` if they were not counted.
+    /// Number of objects, live or not yet collected; `None` if they were not counted.
     #[serde(default)]
     pub objects: Option<u64>,
-    /// Those to which globals, stacks and V8's own roots lead; `None` if that was not determined.
+    /// Objects to which globals, stacks and V8's own roots lead; `None` if objects were not traced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reachable: Option<Counted>,
-    /// Those to which only a word in other memory leads: a handle, or a stale one.
+    /// Objects to which only a word in other memory leads, a handle or a stale word; `None` if
+    /// objects were not traced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uncertain: Option<Counted>,
-    /// Those to which nothing leads: garbage that is not collected yet.
+    /// Objects to which nothing leads, garbage that is not collected yet; `None` if objects were
+    /// not traced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub garbage: Option<Amount>,
     /// Path from a root to an object of the requested type; `None` if none was requested or found.
@@ -35,24 +37,24 @@ pub struct V8 {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_path: Option<String>,
     /// ArrayBuffers and Buffers of all isolates with a store in malloc's blocks: what
-    /// `process.memoryUsage().arrayBuffers` counts, but for SharedArrayBuffers; `None` if not
+    /// `process.memoryUsage().arrayBuffers` counts, without SharedArrayBuffers; `None` if not
     /// known.
     #[serde(default)]
     pub buffers: Option<Amount>,
     /// Bytes that no live typed array or DataView shows, of those ArrayBuffers that one shows in
-    /// part: the unused rest of the slabs of small Buffers; `None` if objects were not traced.
+    /// part: the unused rest of the slabs of small Buffers; `None` if it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unviewed_buffer_bytes: Option<u64>,
     /// ArrayBuffers whose store V8 maps: memories of WebAssembly, and resizable ones, without
-    /// shared ones.
+    /// shared ones; `None` if not known.
     #[serde(default)]
     pub mapped_buffers: Option<Amount>,
-    /// Stores of SharedArrayBuffers and of shared memories of WebAssembly: each counts once for all
-    /// isolates.
+    /// Stores of SharedArrayBuffers and of shared memories of WebAssembly, each once for all
+    /// isolates; `None` if not known.
     #[serde(default)]
     pub shared_buffers: Option<Amount>,
-    /// External strings, whose characters are outside the heap, without those that do not cache
-    /// the address of their characters; `None` if not known.
+    /// External strings, whose characters are outside the heap; only those that cache the address
+    /// of their characters. `None` if not known.
     #[serde(default)]
     pub external_strings: Option<Amount>,
 }
@@ -81,7 +83,7 @@ pub struct Step {
     /// Its address.
     pub address: u64,
     /// Where it holds the next one: `.property`, `[element]`, the name of a variable, or the offset
-    /// in an object of V8's own.
+    /// in an object of V8's own; `None` for the last one, or if it is not known or not shown.
     pub slot: Option<String>,
 }
 

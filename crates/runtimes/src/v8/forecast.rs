@@ -17,13 +17,13 @@ use super::layout::{MAX_HEADER_BYTES, MIN_YOUNG_BYTES, OLD_SPACE, PAGE_ALIGNMENT
 use super::pages::Page;
 use strandline_claims::range::PAGE_BYTES;
 
-/// Share of free bytes, in percent, from which a collection may empty a page.
+/// Minimum share of free bytes, in percent, of a page that a collection may empty.
 const MIN_FREE_PERCENT: u64 = 20;
 /// Maximum bytes of objects that a collection moves out of pages of one space.
 const MAX_MOVED_BYTES: u64 = 12 << 20;
-/// Bytes that may be garbage after the first collection from which V8 collects again.
+/// Minimum bytes that may be garbage after the first collection for V8 to collect again.
 const MIN_GARBAGE_BYTES: u64 = 8 << 20;
-/// The committed bytes divided by this must be garbage too for V8 to collect again.
+/// For V8 to collect again, garbage must also be at least the committed bytes divided by this.
 const MIN_GARBAGE_DIVISOR: u64 = 10;
 
 /// Bytes of the objects of a page.
@@ -51,7 +51,7 @@ pub struct Forecast {
     pub dead_page_bytes: u64,
 }
 
-/// A page of a space in which objects of many sizes are beside each other.
+/// A page of a space of [`SpaceKind::Paged`].
 #[derive(Clone, Copy, Debug)]
 struct PageState {
     resident_bytes: u64,
@@ -130,8 +130,8 @@ impl TracedIsolate<'_> {
             .sum()
     }
 
-    /// Returns the resident bytes of pages all of whose objects are dead, but for one page a space,
-    /// which V8 keeps.
+    /// Returns the resident bytes of pages whose objects are all dead, without one page of each
+    /// paged space, which V8 keeps.
     fn dead_page_bytes(&self) -> u64 {
         let dead_bytes_of = |space: &Space| {
             let is_dead = |page: &&Page| {

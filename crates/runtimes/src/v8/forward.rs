@@ -1,8 +1,8 @@
 //! A long path to one object, searched from the global objects on.
 //!
 //! The search backwards in `path` visits all objects for each step, which takes too long for the
-//! last node of a linked list. This one visits each object once, in order of the distance, and
-//! notes from which object it came.
+//! last node of a linked list. This one visits each object once, in order of its distance, and
+//! notes from which object it was reached.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -16,8 +16,8 @@ use super::trace::{self, each_part};
 use crate::bits::Bitmap;
 use strandline_process::buffer::ReadBuffer;
 
-/// Maximum objects that are visited: each takes 8 bytes.
-const MAX_VISITED: usize = 1 << 24;
+/// Maximum objects that are reached: each takes 8 bytes.
+const MAX_REACHED: usize = 1 << 24;
 /// Objects between two checks of the deadline.
 const OBJECTS_AT_ONCE: usize = 1 << 12;
 /// Bytes of an object that are read first.
@@ -42,7 +42,7 @@ struct Forward<'a> {
     search: &'a Search<'a>,
     /// The objects that were reached, in order; their index is their number.
     reached: Vec<ReachedObject>,
-    /// A bit for the place of each of them.
+    /// A bit for each place, set if its object was reached.
     is_reached: Bitmap,
     /// The place of the object that is searched for.
     wanted_place: u64,
@@ -133,7 +133,7 @@ impl Forward<'_> {
             if next.is_multiple_of(OBJECTS_AT_ONCE) && Instant::now() >= self.search.heap.context.deadline {
                 return Err(NoPath::Incomplete);
             }
-            if self.reached.len() > MAX_VISITED {
+            if self.reached.len() > MAX_REACHED {
                 return Err(NoPath::TooFar);
             }
             if self.visit(shapes, u64::from(reached.place), next as u32).is_none() {

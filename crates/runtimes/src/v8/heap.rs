@@ -18,7 +18,8 @@ use strandline_claims::words::{READ_BYTES, each_word};
 use strandline_process::memory::{Memory, word_at};
 use strandline_process::range::{AddressRange, RangeSet};
 
-/// Limit on isolates read in one process; each costs some hundred small reads.
+/// Limit on isolates of a process, beyond which its heaps count as inconsistent; each costs
+/// hundreds of small reads.
 const MAX_ISOLATES: usize = 1024;
 
 /// The part of an allocation area that holds no object; both addresses are 0 if there is no area.
@@ -45,9 +46,9 @@ impl AllocationBuffer {
 /// What the pages of a space hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpaceKind {
-    /// Objects of many sizes beside each other.
+    /// Objects of many sizes.
     Paged,
-    /// One object a page.
+    /// One object on each page.
     Large,
     /// The new space: objects up to the allocation area.
     Young,
@@ -74,7 +75,8 @@ pub struct Space {
     /// Where the main thread allocates in it; `None` if that could not be read, and for large
     /// objects.
     pub buffer: Option<AllocationBuffer>,
-    /// Where V8 itself allocates in the old space, up to V8 11.
+    /// Where V8 itself allocates in the old space, up to V8 11; `None` in other spaces and
+    /// versions, or if it could not be read.
     pub local_buffer: Option<AllocationBuffer>,
 }
 
@@ -265,7 +267,7 @@ impl Reader<'_> {
         (self.field(address, SPACE_HEAP) == Some(heap)).then_some(number as usize)
     }
 
-    /// Whether a page in use is owned by a space of this heap.
+    /// Whether a space of this heap owns a page in use.
     fn has_owned_page(&mut self, heap: u64) -> bool {
         let pages = self.pages;
         let mut in_use = pages.iter().filter(|page| page.heap == heap && !page.is_pooled);
@@ -475,8 +477,8 @@ fn sum_of_bytes(pages: &[Page]) -> u64 {
     pages.iter().map(Page::bytes).fold(0, u64::saturating_add)
 }
 
-/// Returns the address of the allocation area of a space: its allocator has a pointer to the heap,
-/// then one to the space.
+/// Returns the address of the allocation area of a space, whose allocator has a pointer to the
+/// heap, then one to the space; `None` if the space has no allocator.
 fn allocator_buffer(allocators: &[u8], heap: u64, space: u64) -> Option<u64> {
     let word = |offset: usize| word_at(allocators, offset);
     let mut offsets = (8..allocators.len()).step_by(8);

@@ -1,8 +1,8 @@
 //! What V8's live objects hold, for `holders`: each is a block, and the variables of functions and
 //! modules are named roots.
 //!
-//! Paths from variables stop at what leads to everything: hidden classes, contexts, code, global
-//! objects. Values in a table that holds them weakly count for no variable.
+//! Paths from variables stop at objects that lead to nearly everything: hidden classes, contexts,
+//! code, global objects. Values in a table that holds them weakly count for no variable.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -22,8 +22,8 @@ use strandline_claims::runtime::{ObjectTypes, ReferenceHints, Variable};
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::word_at;
 
-/// Classes at which paths from variables stop, beside prototypes, modules, properties of global
-/// objects, and contexts with variables.
+/// Classes at which paths from variables stop, as they do at prototypes, modules, properties of
+/// global objects, and contexts with variables.
 const STOPS: [&str; 15] = [
     "Map",
     "NativeContext",
@@ -42,7 +42,7 @@ const STOPS: [&str; 15] = [
     "JSModuleNamespace",
 ];
 /// `value_` in a `PropertyCell` (`src/objects/property-cell.tq`).
-const CELL_VALUE: usize = 24;
+const PROPERTY_CELL_VALUE: usize = 24;
 /// First slot of a context: its `ScopeInfo` (`src/objects/contexts.h`).
 const CONTEXT_SCOPE: u64 = 16;
 /// Second slot of a context: the context outside of it.
@@ -54,14 +54,15 @@ const CONTEXTS_AT_ONCE: usize = 1 << 16;
 const MAX_CONTEXTS: usize = 100;
 /// `exports_` in a `SourceTextModule` (`src/objects/module.tq`), a table of names and cells.
 const MODULE_EXPORTS: usize = 8;
-/// `value_` in a `Cell`.
-const MODULE_CELL_VALUE: u64 = 8;
+/// `value_` in a `Cell` (`src/objects/cell.tq`).
+const CELL_VALUE: u64 = 8;
 /// `function_` in a `JSGeneratorObject` (`src/objects/js-generator.tq`).
 const GENERATOR_FUNCTION: u64 = 24;
-/// Maximum number of variables: each takes 32 bytes, and an export or a property of a global object
-/// also its own name.
+/// Maximum number of variables, beyond which [`Holding::is_cut`] is set: each takes 32 bytes, and
+/// an export or a property of a global object also its own name.
 const MAX_VARIABLES: usize = 1 << 21;
-/// Maximum bytes of all names; a damaged name of a file may have 2 KiB.
+/// Maximum bytes of all names, beyond which [`Holding::is_cut`] is set; a damaged name of a file
+/// may take 2 KiB.
 const MAX_NAME_BYTES: usize = 512 << 20;
 
 /// Bytes per bit of the sets of addresses in [`ReferenceHints`].
@@ -128,7 +129,7 @@ struct Collector<'a> {
     heap: Heap<'a>,
     constructors: &'a mut Constructors,
     holding: Holding,
-    /// By hidden class, or for functions by their code.
+    /// Classes by the pointer to the hidden class, or for functions to the `SharedFunctionInfo`.
     classes: HashMap<u64, ObjectClass>,
     /// The files of scopes, by the address of their `ScopeInfo`.
     files: HashMap<u64, Arc<str>>,
@@ -215,7 +216,8 @@ impl Collector<'_> {
             // Exports that cannot be read have no names: what they hold counts for other roots.
             Role::Module => _ = self.add_exports(shapes, bytes),
             Role::Property => {
-                let property = word_at(bytes, slots::CELL_NAME as usize).zip(word_at(bytes, CELL_VALUE));
+                let property = word_at(bytes, slots::PROPERTY_CELL_NAME as usize)
+                    .zip(word_at(bytes, PROPERTY_CELL_VALUE));
                 let property = property.filter(|(_, value)| is_heap_reference(*value));
                 self.properties.extend(property.map(|(key, value)| GlobalProperty { key, value }));
             }
@@ -291,14 +293,14 @@ impl Collector<'_> {
         Scope { names, is_own }
     }
 
-    /// Whether a further variable with its own name is taken; notes if not.
+    /// Whether there is room for another variable with its own name; notes if there is not.
     fn may_add_name(&mut self) -> bool {
         let may_add = self.holding.hints.variables.len() < MAX_VARIABLES && self.name_bytes < MAX_NAME_BYTES;
         self.holding.is_cut |= !may_add;
         may_add
     }
 
-    /// Adds the variables in the contexts.
+    /// Adds the variables in the contexts. `None` at the deadline.
     fn add_contexts(&mut self, shapes: &mut Shapes<'_>) -> Option<()> {
         let mut scopes: HashMap<u64, Scope> = HashMap::new();
         for (number, context) in std::mem::take(&mut self.contexts).into_iter().enumerate() {
@@ -339,7 +341,8 @@ impl Collector<'_> {
         self.add_variable(Variable { name: name.into(), value, is_own: false });
     }
 
-    /// Adds the variables that a module exports: they are in no context.
+    /// Adds the variables that a module exports: they are in no context. `None` if they cannot be
+    /// read, or at the deadline.
     fn add_exports(&mut self, shapes: &mut Shapes<'_>, bytes: &[u8]) -> Option<()> {
         // Many damaged modules may have one large table.
         if self.is_past_deadline() {
@@ -354,7 +357,7 @@ impl Collector<'_> {
                 break;
             }
             let cell = Shapes::object_at(cell).filter(|cell| shapes.is_of_class(*cell, "Cell"));
-            let value = cell.and_then(|cell| shapes.field(cell, MODULE_CELL_VALUE));
+            let value = cell.and_then(|cell| shapes.field(cell, CELL_VALUE));
             let name = slots::identifier(shapes, key);
             if let Some((name, value)) = name.zip(value).filter(|(_, value)| is_heap_reference(*value)) {
                 self.add_named(format!("export {name}{file_suffix}"), value);
@@ -363,8 +366,8 @@ impl Collector<'_> {
         Some(())
     }
 
-    /// Returns the file of a module: that of its code, which is a function, a generator, or what
-    /// both have in common, by the state of the module.
+    /// Returns the file of a module, which is that of its code: by the state of the module, a
+    /// function, a generator, or a `SharedFunctionInfo`. `None` if it is not found.
     fn file_of_module(&self, shapes: &mut Shapes<'_>, bytes: &[u8]) -> Option<String> {
         let layout = self.heap.layout;
         let words = (0..bytes.len()).step_by(8).filter_map(|at| word_at(bytes, at));
@@ -383,7 +386,8 @@ impl Collector<'_> {
         })
     }
 
-    /// Adds the properties of global objects whose names the program's code has.
+    /// Adds the properties of global objects whose names the program's code has. `None` at the
+    /// deadline.
     fn add_properties(&mut self, shapes: &mut Shapes<'_>, marks: &Bitmap) -> Option<()> {
         let keys: HashSet<u64> = self.properties.iter().map(|property| property.key).collect();
         let in_code = constants::keys_in_code(&self.heap, marks, shapes, &keys)?;

@@ -1,9 +1,10 @@
 //! The kinds of V8's objects: the number in a hidden class (`InstanceType`), and its name.
 //!
-//! V8's build numbers them (`src/objects/instance-type.h`, and Torque's classes after it), so they
-//! differ from version to version. Builds of Node.js export each as `v8dbg_type_CLASS__NAME_TYPE`
-//! for debuggers (`tools/gen-postmortem-metadata.py`), stripped ones too. The few without a symbol
-//! are next to one that has one, in all of V8 10.2 to 14.6.
+//! V8's build numbers them (`src/objects/instance-type.h`, and Torque's classes after it), so the
+//! numbers differ from version to version. Builds of Node.js, stripped ones too, export each as
+//! `v8dbg_type_CLASS__NAME_TYPE` for debuggers (`tools/gen-postmortem-metadata.py`). The few
+//! classes without a symbol are at a known distance from one that has a symbol, the same in V8 10.2
+//! to 14.6.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -28,9 +29,10 @@ const AFTER_FIXED_ARRAY: [&str; 8] = [
 ];
 /// Number of classes of contexts, from `FIRST_CONTEXT_TYPE` on.
 const CONTEXT_CLASSES: u16 = 10;
-/// Which of them `NativeContext` is.
+/// Index of `NativeContext` among the classes of contexts.
 const NATIVE_CONTEXT_INDEX: u16 = 7;
-/// Number of classes of functions after `JSFunction`: of classes, of arrays, of promises, …
+/// Number of classes derived from `JSFunction`, which follow it: the constructors of classes, of
+/// arrays, of promises, …
 const FUNCTION_SUBCLASSES: u16 = 16;
 
 /// The numbers of one build.
@@ -62,8 +64,8 @@ pub fn exported(image: &ElfFile) -> Option<ExportedTypes> {
 }
 
 impl InstanceTypes {
-    /// Completes `classes`, those with a symbol; `None` if one is missing by which others are
-    /// found.
+    /// Completes `classes`, those with a symbol, with the others; `None` if one is missing by which
+    /// others are found.
     pub fn new(
         classes: impl Iterator<Item = (String, u16)>,
         first_context: u16,
@@ -115,12 +117,12 @@ impl InstanceTypes {
         self.numbers.entry(name.to_owned()).or_insert(number);
     }
 
-    /// The number of a class; the first if it has several.
+    /// The number of a class, the first if it has several; `None` if it is not known.
     pub fn number(&self, name: &str) -> Option<u16> {
         self.numbers.get(name).copied()
     }
 
-    /// The name of V8's class with this number.
+    /// The name of V8's class with this number; `None` if it is not known.
     pub fn name(&self, number: u16) -> Option<&str> {
         self.names.get(&number).map(String::as_str)
     }
@@ -136,7 +138,7 @@ impl InstanceTypes {
         self.number("Map") == Some(number)
     }
 
-    /// Whether it is a function, of a class too.
+    /// Whether it is a function, or the constructor of a class.
     pub fn is_function(&self, number: u16) -> bool {
         self.number("JSFunction")
             .is_some_and(|first| (first..=first.saturating_add(FUNCTION_SUBCLASSES)).contains(&number))

@@ -12,7 +12,7 @@ pub const NEW_SPACE: &str = "new_space";
 pub const OLD_SPACE: &str = "old_space";
 /// Alignment of pages (`kPageSizeBits` in `src/common/globals.h` is 18).
 pub const PAGE_ALIGNMENT: u64 = 256 << 10;
-/// Bytes read of a page's record: the smallest, of a read-only page of 13.6, has 96.
+/// Bytes read of a page's record: the smallest one has 96, that of a read-only page of 13.6.
 pub const RECORD_BYTES: u64 = 96;
 /// Maximum distance from the start of a page to its first object: 0x3030 measured, in pages with
 /// code.
@@ -24,7 +24,7 @@ pub const SPACE_HEAP: u64 = 8;
 pub const SPACE_ID: u64 = 16;
 /// `committed_` in a `Space`.
 pub const SPACE_COMMITTED: u64 = 24;
-/// Bytes of a `NewSpace` in which its two `SemiSpace`s start (0x60 to 0x278).
+/// Bytes of a `NewSpace` within which its two `SemiSpace`s start (at 0x60 to 0x278).
 pub const NEW_SPACE_BYTES: u64 = 0x400;
 /// `top_` in a `LinearAllocationArea`, after `start_`; `limit_` follows
 /// (`src/heap/linear-allocation-area.h`).
@@ -55,8 +55,9 @@ pub const SEGMENT_BYTES: u64 = 64 << 10;
 pub const ABSEIL_MAGICS: [u64; 2] = [0x4c83_3e95, !0x4c83_3e95];
 /// Alignment of the blocks of Abseil's arenas, and the bytes of their header.
 pub const ABSEIL_HEADER_BYTES: u64 = 32;
-/// Bytes of the new space that stay after a collection under memory pressure: its initial size, 512
-/// KiB for each half (`kMinSemiSpaceSize` in `src/heap/heap.h`), measured in all five versions.
+/// Bytes of the new space that stay after a collection under memory pressure, measured in all five
+/// versions: as many as one of its halves has at first (`kMinSemiSpaceSize` in `src/heap/heap.h`,
+/// of V8 14 in `heap.cc`: 512 KiB times `kPointerMultiplier`, which is 2 here).
 pub const MIN_YOUNG_BYTES: u64 = 1 << 20;
 /// Maximum distance between an `Isolate` and the `Heap` in it (0xc638 to 0xf3c0 measured).
 pub const MAX_ISOLATE_BYTES: u64 = 0x1_8000;
@@ -66,7 +67,8 @@ pub const SWEEPER_JOB: u64 = 8;
 /// Bytes read of a `BackingStore`: `buffer_start_`, `byte_length_`, and flags
 /// (`src/objects/backing-store.h`).
 pub const STORE_BYTES: usize = 72;
-/// Bit of its flags: `is_shared_`, of a SharedArrayBuffer or a shared memory of WebAssembly.
+/// Bit of the flags of a `BackingStore`: `is_shared_`, of a SharedArrayBuffer or a shared memory of
+/// WebAssembly.
 pub const IS_SHARED: u32 = 1;
 /// `instance_size_in_words_` in a `Map`, 8 bits (`src/objects/map.h`).
 pub const MAP_SIZE_IN_WORDS: u64 = 8;
@@ -74,11 +76,11 @@ pub const MAP_SIZE_IN_WORDS: u64 = 8;
 pub const MAP_BIT_FIELD3: u64 = 16;
 /// `instance_type_` in a `Map`, 16 bits (`src/objects/map.h`).
 pub const MAP_INSTANCE_TYPE: u64 = 12;
-/// Bits of an instance type that tell an external string with the address of its characters from
-/// other types (`src/objects/instance-type.h`): representation (7), no cached address (0x10), not a
-/// string (above 0x7f).
+/// Bits of an instance type that tell external strings with a cached address of their characters
+/// from other types (`src/objects/instance-type.h`): the representation (7), whether no address is
+/// cached (0x10), and those that no string has (above 0x7f).
 pub const CACHED_EXTERNAL_MASK: u32 = 0xff97;
-/// Values of these bits: external (2), with the address, a string.
+/// Value of these bits for such a string: the representation is external (2), the others are 0.
 pub const CACHED_EXTERNAL_BITS: u32 = 2;
 /// Bit of the instance type of a string: one byte for each character (`kOneByteStringTag`);
 /// otherwise two.
@@ -130,13 +132,13 @@ pub struct Record {
 pub struct PooledFlags {
     /// Offset in the record, or in the page if [`PooledFlags::is_in_page`] is set.
     pub offset: usize,
-    /// Whether the flags are in the page, also where the record is outside of it.
+    /// Whether the flags are in the page even if the record is outside of it.
     pub is_in_page: bool,
     /// Bits that are all set in a pooled page (`UNREGISTERED` and `PRE_FREED`).
     pub bits: u32,
 }
 
-/// Where the pointer to the allocation area of a space is, a `LinearAllocationArea`.
+/// Where the pointer to the allocation area (`LinearAllocationArea`) of a space is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AreaPointer {
     /// In each space, at this offset (`allocation_info_` in `SpaceWithLinearArea`).
@@ -207,9 +209,9 @@ pub struct ObjectLayout {
     pub feedback_header: u64,
     /// Whether a `FeedbackMetadata` has 16 bits for each closure.
     pub has_closure_counts: bool,
-    /// Bytes that a `FreeSpace` counts as one.
+    /// Unit of the size in a `FreeSpace`, in bytes.
     pub free_unit: u64,
-    /// The class whose instance type is before that of `WasmDispatchTable`, from V8 12 on.
+    /// The class whose instance type precedes that of `WasmDispatchTable`; `None` up to V8 11.
     pub dispatch_table_after: Option<&'static str>,
     /// Sizes of a `WasmDispatchTable`.
     pub dispatch_table: DispatchTable,
@@ -285,9 +287,9 @@ pub struct Layout {
     pub space_allocated: u64,
     /// `objects_size_` in a `LargeObjectSpace`.
     pub objects_size: u64,
-    /// Where the pointer to the main thread's allocation area in a space is.
+    /// Where the pointer to the main thread's allocation area is.
     pub area_pointer: AreaPointer,
-    /// Where the second allocation area of the old space is.
+    /// Where the second allocation area of the old space is; `None` from V8 12 on.
     pub local_buffer: Option<LocalBufferOffsets>,
     /// `array_buffer_sweeper_` in a `Heap`.
     pub sweeper: u64,
@@ -295,7 +297,7 @@ pub struct Layout {
     pub array_buffers: ArrayBufferLists,
     /// The table of external strings.
     pub strings: ExternalStrings,
-    /// Objects.
+    /// Offsets and sizes in objects.
     pub objects: ObjectLayout,
     /// Names of the spaces by number (`AllocationSpace` in `src/common/globals.h`), as
     /// `v8.getHeapSpaceStatistics()` has them.
@@ -375,7 +377,8 @@ const V8_13_OBJECTS: ObjectLayout = ObjectLayout {
     private_symbol_flags: 1,
 };
 
-/// Header in the page, up to V8 11: size and flags come first (`src/heap/basic-memory-chunk.h`).
+/// V8 11, whose record is the page's start: size and flags come first
+/// (`src/heap/basic-memory-chunk.h`).
 const V8_11: Layout = Layout {
     version: [11, 3],
     metadata: None,
@@ -417,7 +420,7 @@ const V8_11: Layout = Layout {
     ],
 };
 
-/// Metadata outside the page, from V8 13 on (`src/heap/memory-chunk-metadata.h`).
+/// V8 13, whose record is outside the page, as in later ones (`src/heap/memory-chunk-metadata.h`).
 const V8_13: Layout = Layout {
     version: [13, 6],
     metadata: Some(8),

@@ -38,7 +38,7 @@ pub struct Program {
     pub memory_pressure: Vec<u8>,
     /// Where a thread's current isolate is; `None` if the code that reads it was not understood.
     pub current_isolate: Option<CurrentIsolate>,
-    /// Kinds of objects; `None` if the file does not state them.
+    /// Instance types; `None` if the file does not state them, or the layout is not known.
     pub types: Option<InstanceTypes>,
 }
 
@@ -55,8 +55,7 @@ impl Program {
         LAYOUTS.iter().find(|layout| layout.version == [major, minor])
     }
 
-    /// Sets the kinds of objects: V8's classes with their instance types, and that of the first
-    /// context.
+    /// Sets the instance types: those of V8's classes, and the first one of contexts.
     pub fn set_types(&mut self, classes: impl Iterator<Item = (String, u16)>, first_context: u16) {
         self.types =
             self.layout().and_then(|layout| InstanceTypes::new(classes, first_context, &layout.objects));

@@ -10,8 +10,8 @@
 //! `objects` counts the objects on the pages of `page_index` by type (`tally`): `shapes` has their
 //! hidden classes and sizes, `instance_types` the numbers of V8's classes, `names` the names of
 //! constructors and functions. `trace` finds what lives, from `roots` along `references`; `path`
-//! searches a path to one object, `forward` a long one, `slots` names its steps, `constants` tells
-//! names from data; `views` has what Buffers show, `holding` what `holders` needs, `forecast` what
+//! searches a path to one object, `forward` a long one; `slots` names its steps, `constants` tells
+//! names from data. `views` has what Buffers show, `holding` what `holders` needs, `forecast` what
 //! a collection releases.
 
 mod claims;
@@ -107,7 +107,7 @@ pub static READER: runtime::Reader = runtime::Reader {
     ..runtime::Reader::new(|process, space| Programs::found(locate::find(process, space)))
 };
 
-/// The result for the requested path.
+/// The result for the requested path; `None` if the details of `runtime` are not for V8.
 fn path(runtime: &Runtime) -> Option<PathAnswer> {
     let facts: facts::V8 = runtime.details(ABOUT.name)?;
     Some(match (facts.path, facts.no_path) {
@@ -119,7 +119,7 @@ fn path(runtime: &Runtime) -> Option<PathAnswer> {
 }
 
 impl FoundRuntime for Programs<Program> {
-    /// Its heap is not in a child that fork makes: measured in all five versions.
+    /// A child that fork makes does not have V8's heap: measured in all five versions.
     fn hides_memory_from_children(&self) -> bool {
         true
     }
@@ -129,7 +129,7 @@ impl FoundRuntime for Programs<Program> {
         true
     }
 
-    /// They lead to the isolate of each thread (`current`).
+    /// Thread pointers lead to the isolate of each thread (`current`).
     fn needs_thread_pointers(&self) -> bool {
         true
     }
@@ -292,8 +292,8 @@ struct Objects {
     path: Option<Result<facts::Path, NoPath>>,
     /// What the live objects hold, if the blocks are wanted.
     holding: Option<Holding>,
-    /// Why it is not known which objects live, or what they hold; `None` if it is known, or if
-    /// neither was wanted of a stopped process.
+    /// Why it is not known which objects live, or what they hold; `None` if both are known, and for
+    /// a stopped process if neither was wanted.
     untraced_because: Option<&'static str>,
 }
 
@@ -312,7 +312,7 @@ impl Objects {
     }
 }
 
-/// Counts the objects by type; finds those that live, unless the process would have to wait.
+/// Counts the objects by type; finds those that live, unless the process would have to wait for it.
 ///
 /// # Errors
 /// Why they are not counted.

@@ -9,12 +9,13 @@ use super::shapes::{Shape, Shapes, TableEntry};
 
 /// `constructor_or_back_pointer_` in a `Map` (`src/objects/map.h`).
 const MAP_CONSTRUCTOR: u64 = 32;
-/// Maximum hidden classes from one to the first of its constructor: each transition adds a
-/// property.
+/// Maximum hidden classes between one and the first of its constructor, as each transition adds a
+/// property; with more, the constructor has no name.
 const MAX_TRANSITIONS: usize = 2048;
 /// `flags` in a `ScopeInfo` (`src/objects/scope-info.tq`).
 const SCOPE_FLAGS: u64 = 8;
-/// `context_local_count` in a `ScopeInfo`, in the upper half of a word: its number of variables.
+/// `context_local_count` in a `ScopeInfo`, its number of variables: a small integer, in the upper
+/// half of its word.
 const SCOPE_VARIABLE_COUNT: u64 = 28;
 /// Flag of a `ScopeInfo`: it has a variable for its class.
 const HAS_CLASS_VARIABLE: u64 = 1 << 10;
@@ -35,16 +36,17 @@ const SCRIPT_NAME: u64 = 16;
 pub const OWN_FILES: &str = "node:";
 /// The URL of a module's file begins with this.
 const FILE_URL: &str = "file://";
-/// Maximum variables of a scope whose names are in a table.
+/// Maximum variables that are read of a scope whose names are in a table.
 const MAX_TABLE_NAMES: u64 = 1 << 14;
-/// Maximum length of the path of a script.
+/// Maximum bytes of the name of a script; a longer one is not shown.
 const MAX_PATH_BYTES: usize = 1024;
-/// Maximum constructors kept of one prototype; [`Constructors::is_cut`] is set if a further one may
-/// be the name of an object.
+/// Maximum constructors kept of one prototype; [`Constructors::is_cut`] is set if an object may be
+/// named after a further one.
 const MAX_CONSTRUCTORS_PER_PROTOTYPE: usize = 8;
 /// Longest name; longer ones are cut.
 const MAX_CHARACTERS: usize = 100;
-/// First string of a `ConsString`, actual string of a `ThinString`, characters of others.
+/// Offset in a string: of the first string of a `ConsString`, the actual string of a `ThinString`,
+/// the characters of others.
 const STRING_CONTENT: u64 = 16;
 /// Maximum strings from one to the one with its characters.
 const MAX_STRING_CHAIN: usize = 8;
@@ -117,9 +119,9 @@ pub fn object_type_name(
 /// Names of constructors that were found.
 #[derive(Clone, Default)]
 pub struct Constructors {
-    /// By the prototype that their objects have.
+    /// Names by the prototype that their objects have.
     by_prototype: HashMap<u64, BTreeSet<String>>,
-    /// By the address of a hidden class of their objects.
+    /// Names by the address of a hidden class of their objects; `None` if there is none.
     by_hidden_class: HashMap<u64, Option<String>>,
     /// Prototypes that have more constructors than are kept.
     cut_prototypes: HashSet<u64>,
@@ -128,7 +130,8 @@ pub struct Constructors {
 }
 
 impl Constructors {
-    /// Adds functions: what `prototype_or_initial_map_` is in each, and its `SharedFunctionInfo`.
+    /// Adds functions: `prototype_or_initial_map_` of each, and the pointer to its
+    /// `SharedFunctionInfo`.
     pub fn add(&mut self, shapes: &mut Shapes<'_>, layout: &ObjectLayout, functions: &HashMap<u64, u64>) {
         for (word, shared) in functions {
             let is_map = shapes.number(*word).is_some();
@@ -157,8 +160,8 @@ fn string_name(instance_type: u16) -> &'static str {
 }
 
 /// Returns the name of the constructor of a hidden class, for a derived class that of its base
-/// class. Only the first hidden class of a chain refers to the constructor; each later one refers
-/// to the one before.
+/// class; `None` if it is not found. Only the first hidden class of a chain refers to the
+/// constructor; each later one refers to the one before.
 fn constructor(
     shapes: &mut Shapes<'_>,
     layout: &ObjectLayout,
@@ -198,8 +201,7 @@ pub fn function_type_name(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shared
     format!("function {}", name.as_deref().unwrap_or(ANONYMOUS))
 }
 
-/// Returns the name in a `SharedFunctionInfo`: a string, or in its `ScopeInfo`; `None` if there is
-/// none.
+/// Returns the name in a `SharedFunctionInfo`, or in its `ScopeInfo`; `None` if there is none.
 fn function_name(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shared: u64) -> Option<String> {
     let shared =
         Shapes::object_at(shared).filter(|shared| shapes.is_of_class(*shared, "SharedFunctionInfo"))?;
@@ -222,7 +224,7 @@ pub struct ScopeInfo {
 }
 
 impl ScopeInfo {
-    /// Reads the one at an address.
+    /// Reads the one at an address; `None` if it cannot be read.
     pub fn read(shapes: &mut Shapes<'_>, layout: &ObjectLayout, address: u64) -> Option<Self> {
         let (flags, _) = shapes.cache.pair(address.checked_add(SCOPE_FLAGS)?)?;
         let variable_count = u64::from(shapes.cache.word32(address.checked_add(SCOPE_VARIABLE_COUNT)?)?);
@@ -244,7 +246,8 @@ impl ScopeInfo {
         self.flags & HAS_EXTENSION != 0
     }
 
-    /// Returns the names of the variables, in the order of their slots in a context.
+    /// Returns the pointers to the names of the variables, in the order of their slots in a
+    /// context; `None` for one that cannot be read.
     pub fn variables(&self, shapes: &mut Shapes<'_>) -> Vec<Option<u64>> {
         if self.variable_count < MAX_INLINED_NAMES {
             let slots = (0..self.variable_count).map(|number| self.names.checked_add(number * 8));
@@ -264,7 +267,8 @@ impl ScopeInfo {
         names
     }
 
-    /// Returns the name of its function.
+    /// Returns the pointer to the name of its function; `None` if it has none, or it cannot be
+    /// read.
     pub fn function(&self, shapes: &mut Shapes<'_>) -> Option<u64> {
         if self.flags & FUNCTION_VARIABLE == 0 {
             return None;

@@ -25,12 +25,12 @@ use strandline_claims::runtime::Context;
 const CRITICAL: u64 = 2;
 /// Bytes of stack for the call: it allocates a task and takes the locks of Node's platform.
 const STACK_BYTES: u64 = 64 << 10;
-/// Where Node's platform threads (`PlatformWorkerThread` in `src/node_platform.cc`) and libuv's
-/// pool (`worker` in `src/threadpool.c`) wait for work.
+/// Function in which Node's platform threads (`PlatformWorkerThread` in `src/node_platform.cc`) and
+/// libuv's pool (`worker` in `src/threadpool.c`) wait for work.
 const IDLE_IN: [&str; 1] = ["uv_cond_wait"];
-/// What runs the event loop of an isolate's thread.
+/// Function that runs the event loop of an isolate's thread.
 const LOOPS_IN: [&str; 1] = ["uv_run"];
-/// Some builds have libuv as a library.
+/// Library with these functions, in builds that do not contain libuv.
 const FILES: [&str; 1] = ["libuv.so"];
 
 /// Returns the calls, one for each isolate.
@@ -93,7 +93,7 @@ fn has_operand(code: &[u8], distance: u64) -> bool {
 /// Returns the call for an isolate, without its owner and prediction.
 fn call(layout: &Layout, isolate: &Isolate) -> NotifyCall {
     let Isolate { address, heap, old_space: SpaceAddress { number, address: space } } = *isolate;
-    // Addresses that were read: no sum overflows.
+    // Memory was read at these addresses, so no sum overflows.
     let at = |offset: u64| heap.wrapping_add(offset);
     NotifyCall {
         arguments: [address, CRITICAL],

@@ -18,7 +18,7 @@ use strandline_claims::runtime::Context;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::{Memory, word_at};
 
-/// Maximum bytes of objects that are walked while the process is stopped, which takes some 25 ms.
+/// Maximum bytes of objects that are walked while the process is stopped, which takes about 25 ms.
 pub const MAX_STOPPED_BYTES: u64 = 32 << 20;
 /// Maximum bytes before an allocation area that may be an object without a hidden class yet.
 const MAX_INCOMPLETE_BYTES: u64 = 1024;
@@ -84,7 +84,7 @@ impl<'a> Heap<'a> {
     }
 
     /// Calls `visit` with the marked objects of a page, until it returns false. `None` if the
-    /// deadline passed, or the page could not be read.
+    /// deadline passed, or a page with a large object could not be read.
     pub fn each_live(
         &self,
         shapes: &mut Shapes<'_>,
@@ -227,7 +227,7 @@ impl Walk<'_> {
         self.tally.bytes - bytes_before
     }
 
-    /// Counts the object at the start of `bytes`; returns its size.
+    /// Counts the object at the start of `bytes`; returns its size, `None` if it is not understood.
     #[inline]
     fn count_object(&mut self, bytes: &[u8]) -> Option<u64> {
         let head = self.shapes.head(bytes)?;

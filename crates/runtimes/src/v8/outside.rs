@@ -1,5 +1,5 @@
-//! V8's memory outside its heap that no allocator has: tables through which functions are called,
-//! and the blocks that Abseil's mutexes map for themselves.
+//! V8's memory outside its heap that comes from no allocator: tables through which V8 calls
+//! functions, and the blocks that Abseil's mutexes map for themselves.
 
 use super::heap::Heaps;
 use super::layout::{
@@ -16,13 +16,14 @@ use strandline_process::map::Mapping;
 use strandline_process::memory::{Memory, word_at};
 use strandline_process::range::{AddressRange, RangeSet};
 
-/// Number of entries read at the start of a supposed dispatch table.
+/// Number of entries read at the start of what may be a dispatch table.
 const CHECKED_ENTRIES: usize = 8;
 /// Minimum number of valid entries among these.
 const MIN_VALID_ENTRIES: usize = 2;
 /// Limit on Abseil's blocks in all mappings: each costs a read. Further ones stay anonymous.
 const MAX_BLOCKS: usize = 1 << 16;
-/// Largest dispatch table and code range (`src/common/globals.h`).
+/// Limit on a mapping that may be a dispatch table: V8 reserves at most 256 MiB for one
+/// (`kJSDispatchTableReservationSize` in `include/v8-internal.h`, later `src/common/globals.h`).
 const MAX_TABLE_BYTES: u64 = 512 << 20;
 
 /// Claims dispatch tables and Abseil's blocks, except what `claims` or other runtimes

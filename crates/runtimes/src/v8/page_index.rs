@@ -10,7 +10,7 @@ use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::Memory;
 use strandline_process::range::AddressRange;
 
-/// Bytes read of a large object: for its hidden class, its length, and the function's name.
+/// Bytes read at the start of a large object, for its hidden class and its size.
 const LARGE_HEAD_BYTES: usize = 4096;
 /// Bytes of the smallest object: one word.
 pub const WORD_BYTES: u64 = 8;
@@ -92,17 +92,18 @@ impl PageIndex {
 }
 
 impl IndexedPage {
-    /// The address of a place of this page.
+    /// The address of the place of this number, which is on this page.
     pub fn address_of(&self, place: u64) -> u64 {
         self.page.area_start + (place - self.first_place) * WORD_BYTES
     }
 
-    /// The place of an address in its area.
+    /// The number of the place at an address in its area.
     pub fn place_of(&self, address: u64) -> u64 {
         self.first_place + (address - self.page.area_start) / WORD_BYTES
     }
 
-    /// Reads the first bytes of a large object: at most [`LARGE_HEAD_BYTES`].
+    /// Reads the first bytes of a large object, at most [`LARGE_HEAD_BYTES`]; `None` if they cannot
+    /// be read.
     pub fn read_head<'b>(&self, memory: &dyn Memory, buffer: &'b mut ReadBuffer) -> Option<&'b [u8]> {
         buffer.resize(PAGE_ALIGNMENT as usize);
         let area_bytes = usize::try_from(self.page.area_bytes()).ok()?;
@@ -131,7 +132,7 @@ impl IndexedPage {
 
 /// Returns the parts of a page with objects: without what is free in allocation areas.
 fn object_runs(space: &Space, page: &Page) -> Vec<AddressRange> {
-    // If all objects of a page were moved away, it holds forwarding pointers.
+    // A page whose objects were all moved away holds forwarding pointers.
     if page.allocated_bytes == 0 && space.kind == SpaceKind::Paged {
         return Vec::new();
     }

@@ -1,6 +1,6 @@
 //! Finds what looks like a page of V8's heap: a header at each aligned address.
 //!
-//! Whether it is one, `heap` decides by the space that owns it.
+//! `heap` decides whether it is one, by the space that owns it.
 
 use std::time::Instant;
 
@@ -59,8 +59,8 @@ impl Page {
     }
 }
 
-/// Returns everything that looks like a page, in address order; bounded by the resident bytes.
-/// `None` if the deadline passed.
+/// Returns everything that looks like a page, in address order; the resident bytes bound its
+/// number. `None` if the deadline passed.
 pub fn candidates(context: &Context<'_>, memory: &dyn Memory, layout: &Layout) -> Option<Vec<Page>> {
     let starts = possible_starts(context);
     let mut batch = Batch::new(memory);

@@ -25,7 +25,7 @@ use strandline_process::memory::word_at;
 
 /// Maximum steps of the search backwards.
 const MAX_BACKWARD_STEPS: usize = 60;
-/// Maximum objects that the search backwards finds.
+/// Maximum objects that the search backwards finds before the search forwards takes over.
 const MAX_BACKWARD_OBJECTS: usize = 1 << 20;
 /// `extension` in a `NativeContext`: the global object (`src/objects/contexts.h`).
 const CONTEXT_GLOBAL: u64 = 32;
@@ -80,7 +80,7 @@ struct RootReference {
     object: u64,
 }
 
-/// The reference of an object that was found by which it leads to the object that is searched for.
+/// The reference by which an object that was found leads to the object that is searched for.
 #[derive(Clone, Copy)]
 struct HeldReference {
     /// Offset of the reference; `None` for the object itself.
@@ -326,7 +326,8 @@ impl Search<'_> {
         Some(next)
     }
 
-    /// Returns the first reference to one of `targets`, which are sorted.
+    /// Returns the first reference to one of `targets`, which are sorted, in `bytes` that begin at
+    /// `offset` of an object; `None` if there is none.
     fn first_reference_to(
         &self,
         shape: Shape,
@@ -343,8 +344,8 @@ impl Search<'_> {
         first
     }
 
-    /// Calls `visit` with the references of an object, and with the values of live keys in a table
-    /// of ephemerons.
+    /// Calls `visit` with the offset and the target of each reference in `bytes`, which begin at
+    /// `offset` of an object; in a table of ephemerons, also with the values of live keys.
     pub fn each_reference(
         &self,
         shape: Shape,

@@ -1,11 +1,12 @@
 //! What makes V8 keep less: a call now, and settings for the next start.
 //!
-//! Neither setting has a prediction. Measured with a program part of whose garbage survives some
-//! collections: with `--max-semi-space-size=4` Node.js 20 held 20 MiB instead of 46 MiB, Node.js 22
-//! 151 instead of 137, Node.js 24 189 instead of 244, and Node.js 26 159 instead of 198. A limit of
-//! 1 MiB made each hold more, because objects then reach the old space while they are young. With
-//! `--optimize-for-size` they held 17 to 32 MiB. A program that drops all its objects at once may
-//! keep most of their pages in the pool with either (`studies/pooled-pages`).
+//! Neither setting has a prediction. Measured with a program some of whose garbage lives through a
+//! few collections: with `--max-semi-space-size=4` it held 20 MiB instead of 46 MiB in Node.js 20,
+//! 151 instead of 137 in Node.js 22, 189 instead of 244 in Node.js 24, and 159 instead of 198 in
+//! Node.js 26. A limit of 1 MiB made it hold more in each version, because objects then reach the
+//! old space while they are young. With `--optimize-for-size` it held 17 to 32 MiB. With either
+//! setting, a program that drops all its objects at once may keep most of their pages in the pool
+//! (`studies/pooled-pages`).
 
 use std::collections::HashSet;
 
@@ -20,9 +21,9 @@ use strandline_claims::units::bytes;
 /// The name of the remedy that calls V8's function (see `notification`).
 pub const MEMORY_PRESSURE: &str = "v8_memory_pressure";
 
-/// Bytes without objects from which a remedy is worthwhile.
+/// Minimum bytes without objects for which a remedy is worthwhile.
 const MIN_WORTHWHILE_BYTES: u64 = 8 << 20;
-/// A prediction is made if its bounds differ by this part of the higher one at most.
+/// A figure is predicted if its bounds differ by at most the higher one divided by this.
 const MAX_RANGE_DIVISOR: u64 = 50;
 
 /// Returns the remedies for what was claimed; the call only if it can be made.
@@ -61,9 +62,10 @@ pub fn remedies(
     remedies
 }
 
-/// Returns what a collection under memory pressure releases of an isolate at least. V8 empties its
-/// pool, shrinks its young generation to the initial size, and frees pages without live objects.
-/// Young objects that live move to other pages, which may be new ones for each space.
+/// Returns the bytes that a collection under memory pressure releases of an isolate at least. V8
+/// empties its pool, shrinks its young generation to [`MIN_YOUNG_BYTES`], and frees pages without
+/// live objects. Young objects that live move to other pages, of which each space may need a new
+/// one.
 pub fn least_bytes(heaps: &Heaps, claimed: &Claimed, forecasts: &Forecasts, isolate: &Isolate) -> u64 {
     let idle = claimed.idle_bytes.get(&isolate.heap).copied().unwrap_or_default();
     let spaces = || heaps.spaces.iter().filter(|space| space.heap == isolate.heap);
@@ -89,8 +91,8 @@ struct Effect {
 }
 
 impl Effect {
-    /// Adds up the forecasts of the isolates that are called. Without a trace all objects may be
-    /// garbage. Pooled pages of isolates that have ended stay.
+    /// Adds up the forecasts of the isolates that are called. Without a trace, all objects may be
+    /// garbage. The calls do not release pooled pages of isolates that have ended.
     fn new(heaps: &Heaps, claimed: &Claimed, plan: &Notification, forecasts: &Forecasts) -> Self {
         let least_bytes = plan.calls.iter().map(|call| call.least_bytes).sum();
         // There is one call for each isolate.

@@ -1,9 +1,9 @@
 //! References to objects of V8's from outside of their pages.
 //!
-//! Words of stacks in use, of registers, of an `Isolate` with V8's table of roots, and of compiled
-//! code are certain roots; code refers weakly to some objects (`trace::is_weak`). Other memory
-//! contains V8's strong and weak handles, but also stale words: an object that only such a word
-//! refers to may be alive. Free malloc blocks are skipped.
+//! Words of stacks in use, of registers, of an `Isolate` (which has V8's table of roots), and of
+//! compiled code are certain roots; code refers weakly to objects of some classes
+//! (`trace::is_weak`). Other memory contains V8's strong and weak handles, but also stale words: an
+//! object to which only such a word refers may be alive. Free malloc blocks are skipped.
 
 use std::time::Instant;
 
@@ -21,8 +21,7 @@ use strandline_process::stacks::{self, Stack};
 
 /// Bytes below the stack pointer that are in use (System V ABI, red zone).
 const RED_ZONE_BYTES: u64 = 128;
-/// Bytes of a `Heap` that are searched for roots; the `Isolate` that contains it is searched up to
-/// there.
+/// Bytes of a `Heap` that are searched for roots, with all of the `Isolate` before it.
 const HEAP_BYTES: u64 = 0x1000;
 
 /// The place of a root.

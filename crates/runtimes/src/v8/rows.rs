@@ -20,8 +20,7 @@ strandline_claims::row_table! { ROWS:
     METADATA = ("v8.metadata", Runtime, Live, "tables, V8's own structures"),
 }
 
-/// Names of the rows of its heap, which is its own memory; the other rows are in malloc's blocks
-/// mostly.
+/// Ids of the rows of its heap, which is its own memory; most of the others are in malloc's blocks.
 pub static HEAP: [&str; 9] =
     [OBJECT.id, DEAD.id, FREE.id, WASTED.id, YOUNG_IDLE.id, POOL.id, HEADER.id, READ_ONLY.id, CODE_RANGE.id];
 

@@ -8,7 +8,7 @@ use super::facts::{Path, SpaceFigures, V8};
 
 const SPACE_HEAD: [Column; 4] = [words("space"), figures("committed"), figures("used"), figures("free")];
 
-/// Types of objects that a path shows as a part of the object before them.
+/// Types of objects of which a path shows only the slot, as a part of the object before them.
 const PART_TYPES: [&str; 10] = [
     "system / Context",
     "system / FixedArray",

@@ -30,7 +30,7 @@ const IS_PROTOTYPE: u32 = 1 << 20;
 const SMI_LENGTH: usize = 12;
 /// Offset of a 32-bit length, or of the first of two.
 const LENGTH_32: usize = 8;
-/// Bits of a `PropertyArray`'s length word that are its length; the others are a hash
+/// Bits of the length in a word that also has a hash, in a `PropertyArray`
 /// (`src/objects/property-array.h`).
 const PROPERTY_LENGTH_MASK: u64 = 0x3ff;
 /// Offset of the capacity, a small integer, of a table with keys and values.
@@ -39,17 +39,17 @@ const TABLE_CAPACITY: u64 = 32;
 const TABLE_PAIRS: u64 = 40;
 /// Bytes of a pair.
 const PAIR_BYTES: u64 = 16;
-/// Maximum pairs of a table that are read: names beyond them are not shown.
+/// Maximum pairs of a table that are read; names in further ones are not shown.
 const MAX_TABLE_PAIRS: u64 = 1 << 16;
 /// Bytes of an object that are read for its size.
 pub const HEAD_BYTES: usize = 16;
-/// Size of the cache of hidden classes found last (a power of two).
+/// Number of entries of the cache of hidden classes found last (a power of two).
 const RECENT_SHAPES: usize = 4096;
 /// Maximum number of hidden classes; programs with many have a hundred thousand. Objects of further
 /// ones count as unread.
 const MAX_SHAPES: usize = 1 << 19;
 
-/// How the size of an object is determined.
+/// How the size of an object is determined; headers, entries and units are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SizeRule {
     /// By the hidden class.
@@ -104,14 +104,14 @@ impl Shape {
     }
 }
 
-/// The kind of an object by its first words.
+/// The hidden class and the size of an object, by its first words.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
     /// The number of its hidden class in [`Shapes::all`].
     pub number: u32,
     /// Its hidden class.
     pub shape: Shape,
-    /// Its bytes.
+    /// Its size in bytes.
     pub size: u64,
 }
 
@@ -176,7 +176,8 @@ impl<'a> Shapes<'a> {
         self.types
     }
 
-    /// Returns the number of the hidden class that `word` leads to.
+    /// Returns the number of the hidden class that `word` leads to; `None` if it leads to none, or
+    /// at the limit.
     #[inline]
     pub fn number(&mut self, word: u64) -> Option<u32> {
         let entry = (word >> 3) as usize & (RECENT_SHAPES - 1);
@@ -201,12 +202,12 @@ impl<'a> Shapes<'a> {
         (word & 7 == 1).then_some(word & !7)
     }
 
-    /// The word at an offset of an object.
+    /// The word at an offset of an object; `None` if it cannot be read.
     pub fn field(&mut self, object: u64, offset: u64) -> Option<u64> {
         self.cache.word(object.checked_add(offset)?)
     }
 
-    /// The object to which an object refers at an offset.
+    /// The object to which an object refers at an offset; `None` if there is no strong reference.
     pub fn target(&mut self, object: u64, offset: u64) -> Option<u64> {
         self.field(object, offset).and_then(Self::object_at)
     }

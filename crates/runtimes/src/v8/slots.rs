@@ -21,7 +21,7 @@ const MAP_DESCRIPTORS: u64 = 40;
 const DESCRIPTORS_SHIFT: u32 = 10;
 const DESCRIPTORS_MASK: u32 = 0x3ff;
 const HAS_DICTIONARY: u32 = 1 << 21;
-/// An entry of a `DescriptorArray`: key, details, value, and in the details, a small integer, the
+/// An entry of a `DescriptorArray`: key, details, value. The details, a small integer, have the
 /// place of the property (`src/objects/property-details.h`): `LocationField`, and the index.
 const DESCRIPTOR_BYTES: u64 = 24;
 const DESCRIPTOR_DETAILS: u64 = 8;
@@ -34,7 +34,7 @@ const FIRST_ELEMENT: u64 = 16;
 /// extension follows (`src/objects/contexts.h`).
 const CONTEXT_SLOTS: u64 = 2;
 /// `name_` in a `PropertyCell` (`src/objects/property-cell.tq`).
-pub const CELL_NAME: u64 = 8;
+pub const PROPERTY_CELL_NAME: u64 = 8;
 /// `flags_` in a `Symbol`, 32 bits, and `description_` (`src/objects/name.h`).
 const SYMBOL_FLAGS: u64 = 12;
 const SYMBOL_DESCRIPTION: u64 = 16;
@@ -68,7 +68,7 @@ const NAMED_FIELDS: [NamedField; 12] = [
 ];
 /// `JSGeneratorObject` and the classes derived from it (`src/objects/js-generator.tq`).
 pub const GENERATORS: [&str; 3] = ["JSGeneratorObject", "JSAsyncFunctionObject", "JSAsyncGeneratorObject"];
-/// Longest name of a property or variable.
+/// Maximum bytes of the name of a property or variable; a longer one is not shown.
 const MAX_NAME_BYTES: usize = 60;
 
 /// An object that holds another at an offset.
@@ -89,7 +89,8 @@ pub enum SlotName {
     Key(u64),
 }
 
-/// Returns the name of a slot. `holder_slot` is the slot in which the holder itself is held.
+/// Returns the name of a slot; `None` if it is not known, or not shown. `holder_slot` is the slot
+/// in which the holder itself is held.
 pub fn name(
     shapes: &mut Shapes<'_>,
     layout: &ObjectLayout,
@@ -129,7 +130,7 @@ pub fn name(
         }
         // The key is before the value.
         "NameDictionary" => shapes.cache.word(holder.checked_add(offset)?.checked_sub(8)?).map(SlotName::Key),
-        "PropertyCell" => shapes.field(holder, CELL_NAME).map(SlotName::Key),
+        "PropertyCell" => shapes.field(holder, PROPERTY_CELL_NAME).map(SlotName::Key),
         "Context" => variable(shapes, layout, holder, index?).map(SlotName::Text),
         "FixedArray" => text(&format!("[{}]", index?)),
         "OrderedHashMap" | "OrderedHashSet" | "EphemeronHashTable" | "NumberDictionary" => text("(an entry)"),
@@ -248,7 +249,7 @@ pub fn variables(shapes: &mut Shapes<'_>, scope: &ScopeInfo, file: Option<&str>)
     names
 }
 
-/// Returns a string that can be an identifier in JavaScript.
+/// Returns the text of a string; `None` if it cannot be an identifier in JavaScript.
 pub fn identifier(shapes: &mut Shapes<'_>, word: u64) -> Option<String> {
     names::text(shapes, word).filter(|name| is_identifier(name))
 }

@@ -4,9 +4,9 @@
 //!
 //! A heap lists its ArrayBuffers with a store, young and old ones, with the sum of their bytes
 //! (`src/heap/array-buffer-sweeper.h`), and separately those that a collection is sweeping. There
-//! are figures only if each list's entries add up to its sum; what was found is claimed anyway. A
-//! shared store (SharedArrayBuffer) is in the lists of all isolates that use it, with no bytes in
-//! their sums, and counts once.
+//! are figures only if the entries of each list add up to its sum; the stores that were found are
+//! claimed in any case. A shared store (SharedArrayBuffer) is in the lists of all isolates that use
+//! it, with no bytes in their sums, and counts once.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -35,7 +35,8 @@ use strandline_process::range::{AddressRange, RangeSet};
 const LIST_SUM: u64 = 16;
 /// Entries read between two checks of the deadline.
 const ENTRIES_AT_ONCE: usize = 256;
-/// Maximum entries of all lists of a process: strandline keeps at most 100 bytes of each.
+/// Maximum entries of all lists of a process, beyond which its figures are unknown: strandline
+/// keeps at most 100 bytes of each.
 const MAX_ENTRIES: usize = 1 << 20;
 
 /// ArrayBuffers with a store.

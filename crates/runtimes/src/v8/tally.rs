@@ -14,7 +14,7 @@ const FUNCTION_INITIAL_MAP: usize = 56;
 /// Limit on functions counted by name, and on constructors; further ones have no name, and
 /// [`Constructors::is_cut`] says so.
 const MAX_FUNCTIONS: usize = 1 << 19;
-/// Limit on types that are listed.
+/// Limit on types that are listed, most bytes first.
 const MAX_TYPES: usize = 1000;
 
 /// Counts of one worker.
@@ -26,7 +26,7 @@ pub struct Tally {
     by_shape: Vec<Amount>,
     /// Functions by their `SharedFunctionInfo`.
     functions: HashMap<u64, Amount>,
-    /// What `prototype_or_initial_map_` is in functions, and their `SharedFunctionInfo`.
+    /// The `SharedFunctionInfo` of functions by their `prototype_or_initial_map_`.
     pub constructors: HashMap<u64, u64>,
     /// Whether there were more functions or constructors than are counted.
     is_cut: bool,
@@ -70,7 +70,7 @@ impl Tally {
         }
     }
 
-    /// Notes what `prototype_or_initial_map_` is in a function, if it is a constructor.
+    /// Notes the `prototype_or_initial_map_` of a function, if it is a constructor.
     fn add_constructor(&mut self, head: Head, bytes: &[u8], shared: u64) {
         let initial =
             word_at(bytes, FUNCTION_INITIAL_MAP).filter(|_| head.size >= FUNCTION_INITIAL_MAP as u64 + 8);
@@ -83,7 +83,7 @@ impl Tally {
     }
 }
 
-/// Whether a function may be added to a map, or is in it.
+/// Whether a key is in a map, or may be added to it.
 fn may_insert<T>(map: &HashMap<u64, T>, key: u64) -> bool {
     map.len() < MAX_FUNCTIONS || map.contains_key(&key)
 }

@@ -21,28 +21,28 @@ use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::Memory;
 use strandline_process::range::AddressRange;
 
-/// Limit on entries of tables whose keys are not marked.
+/// Limit on entries of tables whose keys are not marked; beyond it, there is no result.
 const MAX_PAIRS: usize = 1 << 22;
 
-/// Classes of objects to which compiled code refers weakly, beside those of the program: hidden
-/// classes, properties of global objects, and contexts.
+/// V8's own classes of objects to which compiled code refers weakly, as it does to all objects of
+/// the program: hidden classes, properties of global objects, and contexts.
 const WEAK_IN_CODE: [&str; 4] = ["Map", "PropertyCell", "Context", "NativeContext"];
 
 /// The objects to which roots lead.
 pub struct Live {
-    /// A bit for each.
+    /// A bit for each of them.
     pub marks: Bitmap,
-    /// A bit for each to which certain roots lead; `None` if not wanted.
+    /// A bit for each to which certain roots lead; `None` if no path was requested.
     pub certain: Option<Bitmap>,
-    /// Those to which certain roots lead.
+    /// Counts of those to which certain roots lead.
     pub reachable: Totals,
-    /// Those to which only other words lead.
+    /// Counts of those to which only uncertain roots lead.
     pub uncertain: Totals,
-    /// Bytes of all objects to which roots lead, by the number of their page.
+    /// Bytes of all of them, by the number of their page.
     pub page_bytes: Vec<u64>,
     /// Bytes of those to which certain roots lead, by the number of their page.
     pub reachable_page_bytes: Vec<u64>,
-    /// Views of ArrayBuffers among all of them.
+    /// The views of ArrayBuffers among them.
     pub views: Views,
 }
 
@@ -61,7 +61,7 @@ pub fn live(
         tally: Tally::default(),
         marks: Bitmap::new(heap.index.places)?,
         unscanned: starts,
-        dirty: vec![false; heap.index.pages.len()],
+        dirty_pages: vec![false; heap.index.pages.len()],
         page_bytes: vec![0; heap.index.pages.len()],
         ephemerons: Vec::new(),
         pairs: Vec::new(),
@@ -95,7 +95,7 @@ struct Trace<'a> {
     /// Objects that were not scanned; at the end, the dead ones.
     unscanned: Bitmap,
     /// Pages in which objects were marked and not scanned.
-    dirty: Vec<bool>,
+    dirty_pages: Vec<bool>,
     /// Bytes of scanned objects, by the number of their page.
     page_bytes: Vec<u64>,
     /// Tables of ephemerons that were not read.
@@ -107,13 +107,14 @@ struct Trace<'a> {
 }
 
 impl Trace<'_> {
-    /// Marks the object at an address, if one begins there that was not scanned.
+    /// Marks the object at an address, if one begins there that was not scanned; returns whether it
+    /// was unmarked before.
     #[inline]
     fn mark(&mut self, address: u64) -> bool {
         let Some(place) = self.heap.index.place_at(address) else { return false };
         let is_new = self.unscanned.has(place.number) && self.marks.set(place.number);
-        if let Some(dirty) = self.dirty.get_mut(place.page).filter(|_| is_new) {
-            *dirty = true;
+        if let Some(is_dirty) = self.dirty_pages.get_mut(place.page).filter(|_| is_new) {
+            *is_dirty = true;
         }
         is_new
     }
@@ -126,6 +127,7 @@ impl Trace<'_> {
     }
 
     /// Scans all that was marked, and what that leads to; returns the counts of these objects.
+    /// `None` at the deadline, or if something cannot be read.
     fn scan_all(&mut self, constructors: &mut Constructors) -> Option<Totals> {
         self.scan_dirty_pages()?;
         while self.mark_values()? {
@@ -138,10 +140,10 @@ impl Trace<'_> {
     /// Scans until no page has marked objects that were not scanned.
     fn scan_dirty_pages(&mut self) -> Option<()> {
         let mut is_upward = true;
-        while self.dirty.contains(&true) {
-            for step in 0..self.dirty.len() {
-                let number = if is_upward { step } else { self.dirty.len() - 1 - step };
-                if self.dirty.get(number) == Some(&true) {
+        while self.dirty_pages.contains(&true) {
+            for step in 0..self.dirty_pages.len() {
+                let number = if is_upward { step } else { self.dirty_pages.len() - 1 - step };
+                if self.dirty_pages.get(number) == Some(&true) {
                     self.scan_page(number)?;
                 }
             }
@@ -171,16 +173,16 @@ impl Trace<'_> {
 
     /// Notes that no object of a page waits to be scanned.
     fn set_clean(&mut self, number: usize) {
-        if let Some(dirty) = self.dirty.get_mut(number) {
-            *dirty = false;
+        if let Some(is_dirty) = self.dirty_pages.get_mut(number) {
+            *is_dirty = false;
         }
     }
 
-    /// Scans the marked objects of a page with many, those that are marked meanwhile included.
+    /// Scans the marked objects of a page with many, those that the scan itself marks included.
     fn scan_small(&mut self, number: usize, indexed: &IndexedPage, buffer: &ReadBuffer) -> Option<()> {
         let places = indexed.page.area_bytes() / 8;
         let (first, last) = (indexed.first_place, indexed.first_place + places.saturating_sub(1));
-        while self.dirty.get(number) == Some(&true) {
+        while self.dirty_pages.get(number) == Some(&true) {
             self.set_clean(number);
             for word in first / 64..=last / 64 {
                 // The first and the last word have places of other pages, too.
@@ -292,7 +294,7 @@ impl Trace<'_> {
 }
 
 /// Whether a root refers weakly to an object, as compiled code does: V8 discards the code when the
-/// object dies (`Code::IsWeakObjectInOptimizedCode` in `src/objects/code.cc`).
+/// object dies (`Code::IsWeakObjectInOptimizedCode` in `src/objects/code-inl.h`).
 pub fn is_weak(heap: &Heap<'_>, shapes: &mut Shapes<'_>, root: Root, address: u64) -> bool {
     if !matches!(root, Root::Code(_)) {
         return false;

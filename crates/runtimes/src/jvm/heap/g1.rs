@@ -9,14 +9,14 @@ use strandline_process::range::AddressRange;
 use super::{Area, AreaKind, Heap, MAX_REGIONS, Pool, REGIONS_AT_ONCE, Region, push_region, reserved_range};
 use crate::jvm::view::View;
 
-/// Bytes that a region may have; HotSpot's have 1 MiB to 512 MiB (`gc/g1/g1HeapRegionBounds.hpp`).
+/// Accepted sizes of a region; HotSpot's have 1 MiB to 512 MiB (`gc/g1/g1HeapRegionBounds.hpp`).
 const REGION_BYTES: RangeInclusive<u64> = 1 << 16..=1 << 29;
 /// Bit of the tag of a region with a large object: set if it is not the first one
 /// (`ContinuesHumongousTag`).
 const IS_CONTINUED: u32 = 1;
 
-/// Reads the heap of G1; `None` at the deadline. Which regions are committed is not described;
-/// regions never committed have no structure.
+/// Reads the heap of G1; `None` if it is inconsistent, or at the deadline. HotSpot's tables do not
+/// describe which regions are committed; a region that never was has no structure.
 pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
     let region_bytes = view.static_field(&["G1HeapRegion::GrainBytes", "HeapRegion::GrainBytes"])?;
     if !region_bytes.is_power_of_two() || !REGION_BYTES.contains(&region_bytes) {
@@ -101,8 +101,8 @@ impl RegionTags {
         })
     }
 
-    /// Returns the kind of a tag. Its lowest bit distinguishes variants, such as the first region
-    /// of a large object from further ones.
+    /// Returns the kind of a tag; `None` if it is not known. The lowest bit of a tag distinguishes
+    /// variants: eden from survivor, the first region of a large object from further ones.
     fn kind_of(&self, tag: u32) -> Option<AreaKind> {
         match tag {
             0 => Some(AreaKind::Free),

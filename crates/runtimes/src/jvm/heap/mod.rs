@@ -1,7 +1,7 @@
 //! The collector's heap: its memory pools, and its areas in address order.
 //!
-//! One file per collector; the JVM's flag (`UseG1GC`) selects it. Names and figures are those of
-//! the memory pool beans.
+//! Each collector has a file; a flag of the JVM (`UseG1GC`) tells which one is in use. Names and
+//! figures are those of the memory pool beans (`java.lang.management.MemoryPoolMXBean`).
 
 pub mod epsilon;
 pub mod g1;
@@ -21,7 +21,7 @@ use strandline_process::range::AddressRange;
 
 use super::view::View;
 
-/// Limit on regions read: 32 TiB in regions of 32 MiB are a million.
+/// Limit on regions, beyond which a heap is not read: 32 TiB in regions of 32 MiB.
 pub const MAX_REGIONS: u64 = 1 << 20;
 /// Regions read between two checks of the deadline.
 pub const REGIONS_AT_ONCE: u64 = 1024;
@@ -35,7 +35,7 @@ pub enum AreaKind {
     Survivor,
     /// Old objects.
     Old,
-    /// One object, larger than half a region, or the rest of one.
+    /// One object, larger than half a region.
     Humongous,
     /// Objects of the class data archive, mapped from its file.
     Archive,
@@ -125,19 +125,19 @@ pub struct Heap {
     pub shared_unread_ranges: Vec<AddressRange>,
     /// Mappings of that shared memory; a page may be in several.
     pub views: Vec<AddressRange>,
-    /// Number of mappings of a page of that memory, if more than one.
+    /// Number of mappings of each page of that memory; `None` if there is one.
     pub times_mapped: Option<u64>,
     /// Whether objects follow each other without gaps in each area, so that they can be walked.
     pub is_parsable: bool,
 }
 
 impl Heap {
-    /// Returns the committed bytes.
+    /// Returns the committed bytes of all pools.
     pub fn committed_bytes(&self) -> u64 {
         self.pools.iter().map(|pool| pool.committed_bytes).fold(0, u64::saturating_add)
     }
 
-    /// Returns the bytes of objects, including dead ones.
+    /// Returns the bytes of objects in all pools, including dead ones.
     pub fn used_bytes(&self) -> u64 {
         self.pools.iter().map(|pool| pool.used_bytes).fold(0, u64::saturating_add)
     }
@@ -193,7 +193,7 @@ type ReadHeap = fn(&Context<'_>, &View<'_>, u64) -> Option<Heap>;
 struct Collector {
     /// The command line flag that selects it.
     flag: &'static str,
-    /// First major version whose description suffices.
+    /// First major version whose tables describe enough of it.
     first_major: u32,
     read: ReadHeap,
 }
@@ -236,8 +236,8 @@ pub fn is_claimable(start: u64, end: u64) -> bool {
     end <= USER_ADDRESS_END && page_up(end).saturating_sub(page_of(start)) <= MAX_BYTES
 }
 
-/// Reads the space at `address` of an older collector: start, end of objects, end. Fields are those
-/// of the first of `types` that has them.
+/// Reads the space at `address` of a collector without regions: start, end of objects, end. Each
+/// field is that of the first of `types` that has it.
 fn read_space(view: &View<'_>, address: u64, kind: AreaKind, types: &[&str]) -> Option<Area> {
     let field =
         |name: &str| types.iter().find_map(|owner| view.field(address, &[&format!("{owner}::{name}")]));
@@ -264,8 +264,8 @@ fn push_region(areas: &mut Vec<Area>, Region { area, is_continued }: Region) -> 
     Some(())
 }
 
-/// Returns the heap of a collector with two generations; the survivor pool is that of the space
-/// with objects.
+/// Returns the heap of a collector with two generations. The survivor pool is the `from` space, the
+/// one of the two survivor spaces that has objects.
 fn generations(
     view: &View<'_>,
     heap: u64,

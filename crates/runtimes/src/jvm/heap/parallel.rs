@@ -6,7 +6,7 @@ use crate::jvm::view::View;
 
 /// Reads the heap of the parallel collector.
 pub fn read(view: &View<'_>, heap: u64) -> Option<Heap> {
-    // Static up to JDK 26.
+    // Static fields up to JDK 26.
     let generation = |name: &str| view.static_field(&[name]).or_else(|| view.field(heap, &[name]));
     let young = generation("ParallelScavengeHeap::_young_gen")?;
     let old = generation("ParallelScavengeHeap::_old_gen")?;

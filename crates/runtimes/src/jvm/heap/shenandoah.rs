@@ -7,7 +7,7 @@ use strandline_claims::runtime::Context;
 use super::{Area, AreaKind, Heap, MAX_REGIONS, Pool, REGIONS_AT_ONCE, Region, push_region, reserved_range};
 use crate::jvm::view::View;
 
-/// Reads the heap of Shenandoah; `None` at the deadline.
+/// Reads the heap of Shenandoah; `None` if it is inconsistent, or at the deadline.
 pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
     let region_bytes = view.static_field(&["ShenandoahHeapRegion::RegionSizeBytes"])?;
     let count = view.field(heap, &["ShenandoahHeap::_num_regions"])?;
@@ -52,8 +52,8 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
     })
 }
 
-/// Reads the bytes of objects: a field of the heap, later of its generation, and from JDK 26 on of
-/// the set of free regions.
+/// Reads the bytes of objects: a field of the heap, in later versions of its generation, and from
+/// JDK 26 on of the set of free regions.
 fn used_bytes(view: &View<'_>, heap: u64) -> Option<u64> {
     let generation = view.field(heap, &["ShenandoahHeap::_global_generation"]);
     let free_set = view.field(heap, &["ShenandoahHeap::_free_set"]);

@@ -10,14 +10,14 @@ use strandline_process::map::Mapping;
 use strandline_process::range::AddressRange;
 
 use super::{Heap, Pool};
-use crate::jvm::layout::{Z_PER_NUMA_BYTES, Z_USED_AFTER_MAX_CAPACITY, Z_USED_OF_GENERATIONS};
+use crate::jvm::layout::{Z_GENERATIONS_AFTER_USED, Z_PER_NUMA_BYTES, Z_USED_AFTER_MAX_CAPACITY};
 use crate::jvm::view::View;
 
 /// Views of ZGC without generations: marked0, marked1 and remapped (`ZAddress`).
 const POINTER_COLOURS: u64 = 3;
-/// Values of `ZGranuleSizeShift` that are accepted; HotSpot's is 21.
+/// Accepted values of `ZGranuleSizeShift`; HotSpot's is 21.
 const GRANULE_SHIFTS: RangeInclusive<u32> = 16..=30;
-/// Limit on NUMA nodes: that of Linux.
+/// Limit on NUMA nodes: that of Linux (`CONFIG_NODES_SHIFT`).
 const MAX_NODES: u32 = 1024;
 /// First version with generations, if `ZGenerational` is set; versions without the flag always have
 /// them.
@@ -44,7 +44,7 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
         }
     };
     let pools = if has_generations {
-        let generations_at = used_at.checked_add(Z_USED_OF_GENERATIONS)?;
+        let generations_at = used_at.checked_add(Z_GENERATIONS_AFTER_USED)?;
         generation_pools(view, generations_at, committed)?
     } else {
         vec![Pool::new("ZHeap", view.word(used_at)?, committed)]
@@ -103,8 +103,8 @@ struct Granules<'a> {
     /// Bits of an address that are the offset in the heap: the same memory may be mapped at several
     /// addresses.
     mask: u64,
-    /// Names of the fields of a page: its virtual memory, the start of that, and the end of
-    /// objects.
+    /// Names of the fields that describe a page: its virtual memory, the start of that, and the end
+    /// of its objects.
     names: [String; 3],
 }
 
@@ -129,8 +129,8 @@ impl<'a> Granules<'a> {
         })
     }
 
-    /// Returns the parts of the views' resident memory that objects use, and those that are not
-    /// known.
+    /// Returns the parts of the views' resident memory that objects use, and those that could not
+    /// be read.
     fn shared_ranges(&self, context: &Context<'_>, views: &[AddressRange]) -> SharedRanges {
         let mut ranges = SharedRanges::default();
         let may_be_swapped = context.may_be_swapped();

@@ -13,7 +13,7 @@ use crate::jvm::layout::{
 };
 use crate::jvm::view::View;
 
-/// The format of these versions.
+/// The format up to JDK 15.
 pub const FORMAT: Format =
     Format { versions: CHUNKED_VERSIONS, lock: OLD_METASPACE_LOCK, read_arena, read_space };
 
@@ -39,8 +39,9 @@ fn read_arena(reader: &mut Reader<'_>, arena: u64, state: &mut SpaceState) -> Op
     (counted_bytes <= bytes).then_some(bytes)
 }
 
-/// See [`Format::read_space`]. Computes the ranges from the nodes that have chunks, and those that
-/// follow them in the list: unused nodes are purged.
+/// See [`Format::read_space`]. Computes the ranges from the nodes of chunks and those that follow
+/// them in the list. Only nodes without a chunk in use could precede them, and HotSpot purges
+/// these.
 fn read_space(state: SpaceState, view: &View<'_>) -> Option<Space> {
     let mut space =
         Space { used_ranges: state.used_ranges, used_bytes: state.used_bytes, ..Space::default() };

@@ -1,5 +1,5 @@
-//! Metaspace from JDK 16 on (JEP 387): chunks are described outside of it. The used and the
-//! committed bytes of each kind of space have one counter each, which the structures point to.
+//! Metaspace from JDK 16 on (JEP 387): the descriptions of chunks are outside of it. The used and
+//! the committed words of each kind of space have one counter each, which the structures point to.
 
 use std::collections::HashSet;
 
@@ -14,7 +14,7 @@ use crate::jvm::layout::{
 };
 use crate::jvm::view::View;
 
-/// The format of these versions.
+/// The format from JDK 16 on.
 pub const FORMAT: Format =
     Format { versions: ELASTIC_VERSIONS, lock: METASPACE_LOCK, read_arena, read_space };
 

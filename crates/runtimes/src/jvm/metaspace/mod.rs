@@ -17,9 +17,9 @@ use super::heap::is_claimable;
 use super::layout::{METASPACE_AFTER_LOADER, METASPACE_ARENAS};
 use super::view::View;
 
-/// Limit on class loaders and chunks together.
+/// Limit on class loaders and chunks together; beyond it, the metaspace is not read.
 const MAX_VISITED: usize = 1 << 21;
-/// Limit on nodes of a space.
+/// Limit on nodes of a space; beyond it, the metaspace is not read.
 const MAX_NODES: usize = 1 << 12;
 /// Class loaders and chunks read between two checks of the deadline.
 const READS_AT_ONCE: usize = 256;
@@ -70,14 +70,14 @@ pub struct Metaspace {
     pub non_class_space: Space,
     /// Space that narrow class pointers point to; empty if these are off.
     pub class_space: Space,
-    /// Shares of the class loaders.
+    /// Shares of the class loaders, most bytes first.
     pub loaders: Vec<LoaderShare>,
 }
 
 /// The share of a class loader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoaderShare {
-    /// Address of the handle of its object.
+    /// Address of the handle of its object; 0 for the bootstrap loader.
     pub handle: u64,
     /// Its bytes in both spaces.
     pub bytes: u64,
@@ -107,8 +107,8 @@ impl Metaspace {
         let format = FORMATS.iter().find(|format| format.versions.contains(&major))?;
         let mut reader = Reader { view, format, visited: HashSet::new(), deadline };
         let mut states = [SpaceState::default(), SpaceState::default()];
-        // A hidden class may have its own metaspace besides that of its loader: it counts for
-        // the loader.
+        // A hidden class may have its own `ClassLoaderData`, with the object of its loader: it
+        // counts for the loader.
         let mut loaders: HashMap<u64, LoaderShare> = HashMap::new();
         let mut at = view.static_field(&["ClassLoaderDataGraph::_head"])?;
         while at != 0 {

@@ -1,5 +1,5 @@
-//! Finds the piece of code at an address, and its description of frames (`CodeBlob`,
-//! code/codeBlob.hpp).
+//! Finds the piece of code (`CodeBlob`, code/codeBlob.hpp) at an address, and its description of
+//! frames.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::jvm::view::View;
 
 /// Limit on pieces kept; further ones are read each time.
 const MAX_KEPT_BLOBS: usize = 1 << 18;
-/// Limit on steps followed in the map of blocks: a step goes back by up to 254 segments.
+/// Limit on steps back in the map of blocks, of up to 254 segments each.
 const MAX_STEPS: usize = 1 << 16;
 /// Value in the map for free segments (`CodeHeap::free_sentinel`, memory/heap.hpp).
 const FREE_SEGMENT: u8 = 0xff;
@@ -33,9 +33,9 @@ pub struct Blob {
     pub frame_complete: u64,
     /// Bytes of a frame, including the return address.
     pub frame_bytes: u64,
-    /// Address of its maps (`ImmutableOopMapSet`), if it has any.
+    /// Address of its maps (`ImmutableOopMapSet`); `None` if it has no maps.
     pub maps: Option<u64>,
-    /// Range of the references that its instructions use.
+    /// Range of the references that its instructions use; empty for a stub.
     pub oops: AddressRange,
 }
 
@@ -57,12 +57,12 @@ pub struct Blobs<'a> {
 }
 
 impl<'a> Blobs<'a> {
-    /// The pieces of code of a JVM.
+    /// The pieces of code of a JVM; `None` if its code cache cannot be read.
     pub fn new(view: &View<'a>) -> Option<Self> {
         Some(Self { view: *view, segment_maps: code::segment_maps(view)?, blobs: HashMap::new() })
     }
 
-    /// Returns the piece of code at `pc`.
+    /// Returns the piece of code at `pc`; `None` if there is none, or it cannot be read.
     pub fn at(&mut self, pc: u64) -> Option<Blob> {
         let segment = *self.segment_maps.iter().find(|segment| segment.range.contains(pc))?;
         let start = self.blob_start(&segment, pc)?;
@@ -128,7 +128,7 @@ impl<'a> Blobs<'a> {
         is_sound.then_some(Blob {
             is_method,
             code,
-            frame_complete: start.checked_add(frame_complete_offset)?.max(code),
+            frame_complete: code.checked_add(frame_complete_offset)?,
             frame_bytes,
             maps: Some(view.field(start, &["CodeBlob::_oop_maps"])?).filter(|&maps| maps != 0),
             oops: if is_method { oops } else { AddressRange::default() },
@@ -147,7 +147,8 @@ impl<'a> Blobs<'a> {
         Some(name.starts_with(b"nmethod\0") || name.starts_with(b"native nmethod\0"))
     }
 
-    /// Calls `visit` with the references that a method's instructions use.
+    /// Calls `visit` with the references that a method's instructions use; `None` if they cannot be
+    /// read, or are too many.
     pub fn each_oop(&self, blob: &Blob, visit: &mut dyn FnMut(u64)) -> Option<()> {
         let length = usize::try_from(blob.oops.len()).ok().filter(|&bytes| bytes <= MAX_OOPS_BYTES)?;
         self.view.words(blob.oops.start, length / 8)?.into_iter().for_each(visit);
@@ -160,5 +161,27 @@ impl<'a> Blobs<'a> {
         let at = maps.checked_add(header)?.checked_add(index.checked_mul(8)?)?;
         let bytes: [u8; 8] = self.view.array(at)?;
         Some(MapEntry { pc_offset: half_word_at(&bytes, 0)?, map_offset: half_word_at(&bytes, 4)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabricated::EqualWords;
+    use crate::jvm::structs::VmStructs;
+
+    #[test]
+    fn the_offset_of_a_complete_frame_counts_from_the_first_instruction() {
+        let fields =
+            ["code_offset", "frame_complete_offset", "size", "frame_size", "data_offset", "name", "oop_maps"];
+        let fields = fields.map(|field| format!("CodeBlob::_{field}"));
+        let offsets: Vec<(&str, u64)> = fields.iter().map(|field| (field.as_str(), 0)).collect();
+        let structs = VmStructs::of_offsets(&offsets, &[]);
+        // Every field has this value.
+        let memory = EqualWords::new(0x100);
+        let view = View { memory: &memory, structs: &structs };
+        let blobs = Blobs { view, segment_maps: Vec::new(), blobs: HashMap::new() };
+        let blob = blobs.read(0x1000).unwrap();
+        assert_eq!((blob.code, blob.frame_complete), (0x1100, 0x1200));
     }
 }

@@ -1,9 +1,9 @@
 //! Frames of a Java thread, from the newest one of Java code to the oldest.
 //!
-//! A thread that is blocked or in native code has no references in the C++ frames below its last
-//! Java frame: these use handles (runtime/handles.hpp). In interpreted frames each word counts;
-//! compiled frames have maps. Where C++ called Java code, the call contains the previous Java frame
-//! (`JavaCallWrapper`). Layouts: frame_x86.hpp of JDK 17 and 25.
+//! A thread that is blocked or in native code has no references in the C++ frames that are newer
+//! than its last Java frame: these use handles (runtime/handles.hpp). Each word of an interpreted
+//! frame counts; compiled frames have maps. Where C++ called Java code, a `JavaCallWrapper` leads
+//! to the previous Java frame. Layouts: frame_x86.hpp of JDK 17 and 25.
 
 use strandline_process::range::AddressRange;
 use strandline_process::stacks::ThreadFacts;
@@ -20,7 +20,7 @@ use crate::jvm::view::View;
 const SENDER_SP_BELOW_FP_WORDS: u64 = 1;
 /// `frame::interpreter_frame_locals_offset`, negated.
 const LOCALS_BELOW_FP_WORDS: u64 = 7;
-/// Maximum words of a method's locals and parameters.
+/// Limit on words of a method's locals and parameters; a frame with more is not followed.
 const MAX_LOCAL_WORDS: u64 = 1 << 16;
 /// Bytes from `JavaCallWrapper::_handles` to `_anchor`, the field after the next two
 /// (runtime/javaCalls.hpp).
@@ -44,18 +44,18 @@ struct Unwound {
     end: u64,
 }
 
-/// A frame: where it continues, and its registers there.
+/// A frame, with the registers that it continues with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Frame {
+    /// Address of the instruction at which it continues.
     pc: u64,
-    /// Stack pointer: address of its first byte.
+    /// Stack pointer: address of the first byte of the frame.
     sp: u64,
     /// Stack pointer before the callee made room for its parameters.
     unextended_sp: u64,
     /// Frame pointer.
     fp: u64,
-    /// Whether arguments for the callee may still be in this frame, and only there: the callee is a
-    /// stub.
+    /// Whether arguments for the callee may be in this frame only, because the callee is a stub.
     has_arguments: bool,
 }
 
@@ -70,7 +70,7 @@ pub struct Frames<'a> {
     interpreter: AddressRange,
     /// Return address in the stub that calls Java code from C++.
     call_return: u64,
-    /// From the frame pointer of that stub down to its `JavaCallWrapper`.
+    /// Distance from the frame pointer of that stub down to the pointer to its `JavaCallWrapper`.
     wrapper_distance_bytes: u64,
     states: ThreadStates,
 }
@@ -109,9 +109,9 @@ impl<'a> Frames<'a> {
         })
     }
 
-    /// Adds the references in a thread's frames. From a frame on that cannot be followed, each word
-    /// of the stack may be a reference. `None` if the state of the thread is not known, or at a
-    /// limit.
+    /// Adds the references in a thread's frames; `registers` are those of the kernel's thread on
+    /// its stack. From a frame on that cannot be followed, each word of the stack may be a
+    /// reference. `None` if the state of the thread is not known, or at a limit.
     pub fn add_thread(
         &mut self,
         thread: &Thread,

@@ -11,7 +11,7 @@ use strandline_process::range::AddressRange;
 use super::PreciseRoots;
 use crate::jvm::view::View;
 
-/// Handles per block, followed by a mask of those in use and the address of the storage
+/// Handles in a block of a storage; a mask of those in use and the address of the storage follow
 /// (`OopStorage::Block`, gc/shared/oopStorage.inline.hpp, JDK 11 to 25).
 pub const BLOCK_HANDLES: usize = 64;
 /// Limit on storages: HotSpot has about ten.
@@ -20,31 +20,31 @@ const MAX_STORAGES: usize = 32;
 const NAME_BYTES_CHECKED: usize = 6;
 /// Bytes read of a name to find out whether the storage is weak.
 const NAME_BYTES: usize = 48;
-/// Limit on blocks of a storage: 64 M handles.
+/// Limit on blocks of a storage: 2^26 handles.
 const MAX_BLOCKS: u64 = 1 << 20;
 /// Offset of `OopStorage::_active_array`, behind `_name` (gc/shared/oopStorage.hpp, JDK 17 and 25).
 const ACTIVE_ARRAY: u64 = 8;
 /// Offset in `OopStorage::ActiveArray` of the number of blocks, behind their maximum number
 /// (gc/shared/oopStorage.cpp, JDK 17 and 25).
 const BLOCK_COUNT: u64 = 8;
-/// Offset of the blocks in it (`blocks_offset`).
+/// Offset in `OopStorage::ActiveArray` of the pointers to the blocks (`blocks_offset`).
 const FIRST_BLOCK: u64 = 24;
-/// References in a `ClassLoaderData::ChunkedHandleList::Chunk`: the number in use and the next
+/// References in a `ClassLoaderData::ChunkedHandleList::Chunk`; the number in use and the next
 /// chunk follow (classfile/classLoaderData.hpp, JDK 9 to 25).
 const CHUNK_HANDLES: usize = 32;
 /// Bytes of a chunk.
 const CHUNK_BYTES: usize = CHUNK_HANDLES * 8 + 16;
-/// Possible offsets of `ClassLoaderData::_handles` (JDK 17 and 25: the second). The right one is
-/// where the chunks contain the mirror of the loader's first class.
+/// Possible offsets of `ClassLoaderData::_handles` (the second one in JDK 17 and 25). The right one
+/// is where the chunks of every loader contain the mirror of its first class.
 const HANDLE_LIST_OFFSETS: [u64; 4] = [40, 48, 56, 64];
 /// Limit on chunks or blocks of a list.
 const MAX_LINKS: usize = 1 << 20;
 /// Limit on class loaders.
 const MAX_LOADERS: usize = 1 << 20;
-/// Handles per `JNIHandleBlock`: it contains handles, the number in use, next block, last block,
-/// and `_pop_frame_link`, the previous chain (runtime/jniHandles.hpp, JDK 17 and 25).
+/// Handles in a `JNIHandleBlock`; the number in use, the next block, the last block and
+/// `_pop_frame_link`, the previous chain, follow (runtime/jniHandles.hpp, JDK 17 and 25).
 const LOCAL_BLOCK_HANDLES: usize = 32;
-/// Distance from `_next` to `_pop_frame_link` in it.
+/// Distance from `_next` to `_pop_frame_link` in a `JNIHandleBlock`.
 const POP_FRAME_LINK_AFTER_NEXT: u64 = 16;
 /// Limit on bytes of a `LockStack`: HotSpot's has eight places, but the process controls the size.
 const MAX_LOCK_STACK_BYTES: u64 = 64 * 8;
@@ -53,8 +53,8 @@ const MAX_ARENA_BYTES: u64 = 16 << 20;
 /// Limit on bytes of a `Thread`.
 const MAX_THREAD_BYTES: u64 = 16 << 10;
 
-/// Adds the references in strong storages; `None` if one was not read to its end, or if storages
-/// that every version has are missing.
+/// Adds the references in strong storages; `None` if one was not read to its end, or if a storage
+/// that every version has is missing.
 pub fn add_storages(
     context: &Context<'_>,
     view: &View<'_>,
@@ -63,7 +63,7 @@ pub fn add_storages(
 ) -> Option<()> {
     let mut strong_names = Vec::new();
     for storage in storages(context, view, data)? {
-        // A word beside the storages may be no storage; the required ones are checked below.
+        // A word next to the storages may be no storage; the required ones are checked below.
         let Some(name) = storage_name(view, storage) else { continue };
         let is_weak = name.contains("Weak") || name.contains("weak");
         if !is_weak && add_storage(view, storage, roots)? {
@@ -74,7 +74,7 @@ pub fn add_storages(
     (is_added("JNI Global") && is_added("VM Global")).then_some(())
 }
 
-/// Reads the first bytes of the name of a storage.
+/// Reads the first [`NAME_BYTES`] of the name of a storage; `None` if they cannot be read.
 fn storage_name(view: &View<'_>, storage: u64) -> Option<String> {
     let mut bytes = [0; NAME_BYTES];
     let read_bytes = view.memory.read_some(view.word(storage)?, &mut bytes);
@@ -82,9 +82,9 @@ fn storage_name(view: &View<'_>, storage: u64) -> Option<String> {
     Some(String::from_utf8_lossy(text).into_owned())
 }
 
-/// Adds the references of a storage. False if `storage` is not a storage: a word beside the
-/// storages has no blocks that point back to it. `None` if a storage was not read to its end, so
-/// that references are missing.
+/// Adds the references of a storage. False if `storage` is not a storage: then it has no blocks
+/// that point back to it. `None` if a storage was not read to its end, so that references are
+/// missing.
 fn add_storage(view: &View<'_>, storage: u64, roots: &mut PreciseRoots) -> Option<bool> {
     let Some(BlockList { first, count }) = block_list(view, storage) else { return Some(false) };
     for index in 0..count {
@@ -123,7 +123,7 @@ fn read_block(view: &View<'_>, storage: u64, at: u64) -> Option<[u8; (BLOCK_HAND
 }
 
 /// Adds the references of class loaders: mirrors of their classes, and objects that constants of
-/// these refer to.
+/// these classes refer to. `None` if not all of them can be read, or at a limit.
 pub fn add_loaders(view: &View<'_>, roots: &mut PreciseRoots) -> Option<()> {
     let (mut loaders, mut visited) = (Vec::new(), HashSet::new());
     let mut at = view.static_field(&["ClassLoaderDataGraph::_head"])?;
@@ -171,18 +171,18 @@ struct Chunk {
 }
 
 impl Chunk {
-    /// Returns where its references are, used or not.
+    /// Returns the range of its references, used or not.
     fn handles_range(&self) -> AddressRange {
         AddressRange::sized(self.address, (CHUNK_HANDLES * 8) as u64)
     }
 }
 
-/// Reads the chunks of a list of handles.
+/// Reads the chunks of a list of handles; `None` if one cannot be read, or at a limit.
 fn read_chunks(view: &View<'_>, first: u64, roots: &PreciseRoots) -> Option<Vec<Chunk>> {
     let (mut chunks, mut visited, mut at) = (Vec::new(), HashSet::new(), first);
     while at != 0 {
         roots.check_limits().filter(|()| chunks.len() < MAX_LINKS && visited.insert(at))?;
-        // `Chunk::handles_range` relies on that.
+        // `Chunk::handles_range` relies on this not to overflow.
         at.checked_add(CHUNK_BYTES as u64)?;
         let bytes: [u8; CHUNK_BYTES] = view.array(at)?;
         let count = half_word_at(&bytes, CHUNK_HANDLES * 8)? as usize;
@@ -197,7 +197,7 @@ fn read_chunks(view: &View<'_>, first: u64, roots: &PreciseRoots) -> Option<Vec<
 }
 
 /// Adds a thread's references outside its frames: local handles, handles of the JVM's own code,
-/// locks, pending exceptions.
+/// locks, pending exceptions. `None` if not all of them can be read, or at a limit.
 pub fn add_thread(view: &View<'_>, thread: u64, roots: &mut PreciseRoots) -> Option<()> {
     add_blocks(
         view,
@@ -212,7 +212,7 @@ pub fn add_thread(view: &View<'_>, thread: u64, roots: &mut PreciseRoots) -> Opt
         "JavaThread::_vm_result",
         "JavaThread::_vm_result_oop",
     ] {
-        // No version has all of them.
+        // No version has all of these fields.
         if let Some(at) = view.field_address(thread, &[field]) {
             roots.add(view.word(at)?);
         }
@@ -226,14 +226,14 @@ fn add_lock_stack(view: &View<'_>, thread: u64, roots: &mut PreciseRoots) -> Opt
     let Some(stack) = view.field_address(thread, &["JavaThread::_lock_stack"]) else { return Some(()) };
     let first = view.field_address(stack, &["LockStack::_base[0]"])?;
     let end = thread.checked_add(u64::from(view.half_field(stack, &["LockStack::_top"])?))?;
-    // Without its size only an empty one is read.
+    // Without the size of a `LockStack`, only an empty one is accepted.
     let max_bytes = view.structs.size("LockStack").unwrap_or(0).min(MAX_LOCK_STACK_BYTES);
     let bytes = end.checked_sub(first).filter(|&bytes| bytes <= max_bytes)?;
     roots.add_words(first, first.checked_add(bytes / 8 * 8)?, |at| view.word(at))
 }
 
 /// Adds local handles, from the first block of a chain on (`JNIHandleBlock::oops_do`). Blocks after
-/// one that is not full are unused.
+/// one that is not full are unused. `None` if a block is invalid, or at a limit.
 pub fn add_blocks(view: &View<'_>, first: u64, roots: &mut PreciseRoots) -> Option<()> {
     let mut visited = HashSet::new();
     let mut chain = first;
@@ -262,7 +262,8 @@ pub fn add_blocks(view: &View<'_>, first: u64, roots: &mut PreciseRoots) -> Opti
 
 /// Adds the references in a thread's handle area, up to its mark (`HandleArea::oops_do`,
 /// runtime/handles.cpp). In a `Thread` the pointer to it follows the pointer to its resource area,
-/// an arena of the same shape without handles (runtime/thread.hpp, JDK 17 and 25).
+/// an arena of the same shape without handles (runtime/thread.hpp, JDK 17 and 25). `None` if it is
+/// not found, or not read to its end.
 fn add_handle_area(view: &View<'_>, thread: u64, roots: &mut PreciseRoots) -> Option<()> {
     let size = view.structs.size("Thread").filter(|&size| size <= MAX_THREAD_BYTES)?;
     let words = view.words(thread, usize::try_from(size / 8).ok()?)?;
@@ -290,7 +291,7 @@ struct Arena {
     first: u64,
     /// Address of the current chunk.
     current: u64,
-    /// End of what is in use of it.
+    /// End of the part in use of the current chunk.
     mark: u64,
     /// Bytes of a chunk's header.
     header_bytes: u64,
@@ -301,8 +302,8 @@ impl Arena {
     /// `_hwm` (the mark) and `_max` (the end of the chunk) follow.
     const FIRST_OFFSETS: [u64; 2] = [8, 16];
 
-    /// Reads the arena at an address; `None` if its chunk does not end where the chunk's length
-    /// puts the end.
+    /// Reads the arena at an address; `None` if there is none: the length in the current chunk must
+    /// agree with the end of the chunk that the arena states.
     fn read(view: &View<'_>, at: u64) -> Option<Self> {
         if at == 0 || !at.is_multiple_of(8) {
             return None;
@@ -321,10 +322,11 @@ impl Arena {
     }
 }
 
-/// Returns the storages of handles (`OopStorage`), none without an entry for the global one; `None`
-/// if that cannot be read. The address of the global one has an entry; in static data, the
-/// addresses of the others are beside it (`OopStorageSet::_storages`,
-/// gc/shared/oopStorageSet.hpp).
+/// Returns the addresses of the storages of handles (`OopStorage`), and possibly of what looks like
+/// one. The tables have an entry for the storage of global handles; wherever static data contains
+/// its address, those of the others are next to it (`OopStorageSet::_storages`,
+/// gc/shared/oopStorageSet.hpp). Empty if the version has no such entry, or no storage exists yet;
+/// `None` if the entry cannot be read.
 pub fn storages(context: &Context<'_>, view: &View<'_>, data: AddressRange) -> Option<Vec<u64>> {
     let Some(entry) = view.address(&["JNIHandles::_global_handles"]) else { return Some(Vec::new()) };
     let global = view.word(entry)?;
@@ -347,7 +349,7 @@ pub fn storages(context: &Context<'_>, view: &View<'_>, data: AddressRange) -> O
     Some(storages)
 }
 
-/// Whether `at` is the address of a storage, which begins with a pointer to its name.
+/// Whether there may be a storage at `at`: it begins with a pointer to its name.
 fn is_storage(view: &View<'_>, at: u64) -> bool {
     let name: Option<[u8; NAME_BYTES_CHECKED]> = view.word(at).and_then(|text| view.array(text));
     name.is_some_and(|name| name.iter().all(|byte| (b' '..=b'~').contains(byte)))

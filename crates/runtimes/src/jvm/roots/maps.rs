@@ -3,12 +3,12 @@
 use super::blobs::{Blob, Blobs};
 use crate::jvm::view::View;
 
-/// Limit on maps of a piece of code.
+/// Limit on maps of a piece of code; beyond it, no map is found.
 const MAX_MAPS: u64 = 1 << 16;
-/// Limit on values of a map.
+/// Limit on values of a map; beyond it, the map is not read.
 const MAX_VALUES: usize = 1 << 14;
-/// Limit on bytes of a value; it consists of one or two numbers (`UNSIGNED5`,
-/// utilities/unsigned5.hpp).
+/// Maximum bytes of a value: it consists of one or two numbers (`UNSIGNED5`,
+/// utilities/unsigned5.hpp, up to JDK 19 in code/compressedStream.hpp).
 const MAX_VALUE_BYTES: usize = 10;
 /// Limit on bytes of a map before its values.
 const MAX_HEADER_BYTES: u64 = 64;
@@ -16,7 +16,8 @@ const MAX_HEADER_BYTES: u64 = 64;
 const NARROW: u32 = 1;
 /// `OopMapValue::callee_saved_value`, the first with a second number.
 const CALLEE_SAVED: u32 = 2;
-/// Bytes of a number that are not the last have this value or more (`UNSIGNED5::L`).
+/// Bytes of a number that are not the last have this value or more (`L`, from JDK 20 on `X + L` of
+/// `UNSIGNED5`).
 const LAST_BYTE_LIMIT: u32 = 192;
 /// First version in which no byte of a number is zero (JDK-8292758).
 const FIRST_VERSION_WITHOUT_ZERO: u32 = 20;
@@ -24,8 +25,8 @@ const FIRST_VERSION_WITHOUT_ZERO: u32 = 20;
 /// A reference in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OopSlot {
-    /// Offset from the start of the frame; `None` for a register, which the callee's frame has
-    /// saved.
+    /// Offset from the start of the frame, in bytes; `None` for a register, which the callee's
+    /// frame has saved.
     pub offset: Option<u64>,
     /// Whether the reference is narrow.
     pub is_narrow: bool,
@@ -36,14 +37,14 @@ pub struct OopSlot {
 pub struct Maps {
     /// Number of the first stack slot; those of registers are lower.
     first_slot: u32,
-    /// Number of values that no byte of a number has, from 0 on: it is subtracted from each byte.
+    /// Number of lowest values that no byte of a number has; it is subtracted from each byte.
     excluded_values: u32,
     /// Bytes of a map before its values.
     header_bytes: u64,
 }
 
 impl Maps {
-    /// The format of a JVM.
+    /// The format of a JVM; `None` if its tables do not describe it.
     pub fn new(view: &View<'_>) -> Option<Self> {
         let registers = view.constant(&["ConcreteRegisterImpl::number_of_registers"])?;
         Some(Self {
@@ -93,8 +94,9 @@ impl Maps {
         Some(slots)
     }
 
-    /// Reads a number: up to five bytes with six bits of it each, least significant first; one
-    /// below [`LAST_BYTE_LIMIT`] is the last (`UNSIGNED5::read_uint`).
+    /// Reads a number of up to five bytes (`UNSIGNED5::read_uint`): each counts 64 times as much as
+    /// the one before, and one below [`LAST_BYTE_LIMIT`] is the last. `None` if the bytes end
+    /// before that, or one has an excluded value.
     fn number(&self, bytes: &mut impl Iterator<Item = u8>) -> Option<u32> {
         let mut sum = 0_u32;
         for shift in [0, 6, 12, 18, 24] {

@@ -1,11 +1,11 @@
 //! Roots: references to objects from outside of the heap.
 //!
-//! Where HotSpot describes its references, these are certain roots, the same as for a collection:
-//! storages of handles, handles of class loaders, local handles (`handles`), and frames of Java
-//! methods by their maps (`frames`). Words that only may be references are uncertain roots: frames
-//! and registers of a thread that was stopped outside of a safepoint. A stale word in a freed
-//! block, or above the mark of an arena, is neither, though it may be the address of an object. In
-//! versions with unknown structures all words are uncertain (`words`).
+//! References that HotSpot describes are certain roots, the same as for a collection: storages of
+//! handles, handles of class loaders, local handles (`handles`), and frames of Java methods by
+//! their maps (`frames`). Words that only may be references are uncertain roots: frames and
+//! registers of a thread that was stopped outside of a safepoint. A stale word in a freed block, or
+//! above the mark of an arena, is no root, though it may be the address of an object. In versions
+//! with unknown structures all words are uncertain roots (`words`).
 
 mod blobs;
 mod frames;
@@ -26,9 +26,10 @@ use super::threads::{self, Thread};
 use super::view::View;
 use crate::push_within;
 
-/// Limit on certain roots.
+/// Limit on certain roots; beyond it, the words are searched instead.
 const MAX_CERTAIN: usize = 1 << 24;
-/// Limit on parts of stacks that are searched: eight for each of the maximum number of threads.
+/// Limit on parts of stacks that are searched, eight for each of the maximum number of threads;
+/// beyond it, the words are searched instead.
 const MAX_STACK_PARTS: usize = 1 << 20;
 /// Bytes below the stack pointer that are in use (System V ABI).
 const RED_ZONE_BYTES: u64 = 128;
@@ -47,7 +48,7 @@ pub struct Roots<'a> {
     view: View<'a>,
     oops: OopFormat,
     precise: PreciseRoots,
-    /// All words that may be references; `None` if the precise roots are all.
+    /// All words that may be references; `None` if the precise roots are complete.
     words: Option<Words<'a>>,
 }
 
@@ -113,7 +114,7 @@ impl PreciseRoots {
 
 impl<'a> Roots<'a> {
     /// Finds the roots of `heap` in a JVM whose static data is `data`; `None` if its threads cannot
-    /// be read, or if roots may be missed.
+    /// be read, or if roots may be missing.
     pub fn new(
         context: &'a Context<'a>,
         view: View<'a>,

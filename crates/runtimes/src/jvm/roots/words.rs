@@ -1,14 +1,13 @@
-//! Every word that is the address of an object, for versions in which HotSpot's own references are
-//! not known.
+//! Every word that is the address of an object, for JVMs whose own references cannot all be found.
 //!
-//! Stacks of Java threads, their registers, static data, compiled code and malloc's arenas are
-//! searched word by word (the arenas contain the handles of the JVM and its native code). A word
-//! that only looks like a reference retains its object too: hardly any object reported as dead is
-//! live. Not searched is memory that contains addresses of objects without retaining them: large
-//! blocks of malloc with their own mappings, which contain leftovers of the last
+//! The search takes each word of the stacks of Java threads, their registers, static data, compiled
+//! code and malloc's arenas (which contain the handles of the JVM and its native code). A word that
+//! only looks like a reference retains its object too, so an object reported as dead is almost
+//! certainly dead. The search leaves out memory with addresses of objects that does not retain
+//! them: large blocks of malloc with their own mappings, which contain leftovers of the last
 //! collection's queues; stacks of the collector's threads; and long runs of such addresses in
-//! smaller blocks. The start of a region with one large object is in tables of regions, so such an
-//! address counts only on stacks and in global handles.
+//! smaller blocks. The collector's tables contain the start of a region with one large object, so
+//! such an address counts only on stacks and in global handles.
 
 use std::ops::RangeInclusive;
 
@@ -32,8 +31,8 @@ const ARENA_BYTES: u64 = 64 << 20;
 /// Sizes of a `heap_info`, which differ by version (malloc/arena.c).
 const HEAP_INFO_BYTES: RangeInclusive<u64> = 0x20..=0x40;
 /// Longest run of addresses of objects that is searched: handles and arrays of references form
-/// shorter ones. A longer run is in a queue of the last collection, which keeps its pieces (of 4
-/// KiB less a header, `StackChunkSize`) or has returned them to malloc.
+/// shorter ones. A longer run is in a stack of the last collection, whose segments have 4 KiB less
+/// two words (`Stack::_default_segment_size`, utilities/stack.hpp), or in one returned to malloc.
 const MAX_RUN_WORDS: usize = 256;
 
 /// Words that may be references.
@@ -110,8 +109,9 @@ impl<'a> Words<'a> {
             && self.storages.iter().chain(&loaders).all(is_in_arena)
     }
 
-    /// Whether glibc has an arena at an address: the first word (`ar_ptr` in a `heap_info`) points
-    /// to a `malloc_state`, which follows the `heap_info` of this heap or of the arena's first.
+    /// Whether a heap of one of glibc's arenas is at an address: its first word (`ar_ptr` in a
+    /// `heap_info`) points to a `malloc_state`, which follows the `heap_info` of the arena's first
+    /// heap.
     fn is_arena(&self, start: u64) -> bool {
         start.is_multiple_of(ARENA_BYTES)
             && self.view.word(start).is_some_and(|state| HEAP_INFO_BYTES.contains(&(state % ARENA_BYTES)))
