@@ -49,7 +49,7 @@ fn take_ledgers(arguments: &Explain, explanation: &mut GroupExplanation, is_json
         first_stop(&figures, budget)
     };
     let inspection = Options {
-        runtimes: true,
+        reads_runtimes: true,
         snapshot: arguments.snapshot.mode(),
         quiet_for: arguments.quiet.limit,
         ..Options::default()
