@@ -4,9 +4,9 @@
 //! points to the class's `std::type_info`, which has the address of its name (Itanium C++ ABI,
 //! "Virtual Table Layout" and "RTTI Layout"), in stripped programs too. A Rust trait object is
 //! identified by a reference to it: the word after its address points to a vtable with the drop
-//! function, size, alignment and methods of the trait (library/core/src/ptr/metadata.rs, `struct
-//! VTable`; compiler/rustc_middle/src/ty/vtable.rs, `COMMON_VTABLE_ENTRIES`; the order is not
-//! guaranteed). Both vtables are in read-only data of a mapped file.
+//! function, size, alignment and methods of the trait (rust-lang/rust,
+//! compiler/rustc_middle/src/ty/vtable.rs, `COMMON_VTABLE_ENTRIES`; the order is not guaranteed).
+//! Both vtables are in read-only data of a mapped file.
 
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU16;
@@ -122,7 +122,7 @@ impl BlockTypes {
 }
 
 impl<'a> VtableCollector<'a> {
-    /// A collector for `blocks` blocks of a process whose memory is `memory`.
+    /// Makes a collector for `blocks` blocks of a process whose memory is `memory`.
     ///
     /// # Errors
     /// [`Refused::NoMemory`] if there is no memory for it.

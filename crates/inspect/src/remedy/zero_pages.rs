@@ -6,7 +6,7 @@
 //! threads and makes one call madvise; if strandline were killed in the microseconds between arming
 //! that call and its end, the other threads would run on and a write could be lost. So the direct
 //! method is used on request only, in small ranges, and never if something else may hold the pages
-//! (see `holders`).
+//! ([`strandline_process::target::holders`]).
 
 use std::fs::File;
 use std::ops::Range;
@@ -50,9 +50,9 @@ const GETPID: u64 = 39;
 const MADVISE: u64 = 28;
 /// The advice that releases pages (madvise(2)).
 const MADV_DONTNEED: u64 = 4;
-/// Flags in smaps (proc(5), VmFlags) of mappings in which nothing is released: locked, hugetlb, of
-/// a device, of plain page frames alone or mixed with pages, and watched by a userfaultfd for
-/// missing pages, writes or minor faults.
+/// Flags in smaps (VmFlags; fs/proc/task_mmu.c, `show_smap_vma_flags`) of mappings in which nothing
+/// is released: locked, hugetlb, of a device, of plain page frames alone or mixed with pages, and
+/// watched by a userfaultfd for missing pages, writes or minor faults.
 const EXCLUDED_FLAGS: [&[u8; 2]; 8] = [b"lo", b"ht", b"io", b"pf", b"mm", b"um", b"uw", b"ui"];
 /// The calls that the thread makes.
 const INJECTED_CALLS: [RequiredCall; 3] = [
@@ -71,7 +71,7 @@ pub struct ZeroRequest {
     pub allow_risk: bool,
     /// How long to try to stop all threads.
     pub wait: Duration,
-    /// How long to count minor faults afterwards; zero for not at all.
+    /// How long to count minor faults afterwards; zero to count none.
     pub watch: Duration,
 }
 
@@ -93,7 +93,8 @@ pub fn apply(pid: i32, request: &ZeroRequest) -> Result<Applied, Refusal> {
     Ok(applied)
 }
 
-/// Checks whether [`apply`] would release pages now, without releasing any.
+/// Checks whether [`apply`] would release pages now, without releasing any; the refusal is the one
+/// that it would return.
 pub fn check(pid: i32, request: &ZeroRequest) -> Result<(), Refusal> {
     choose_method(&admission::open_target(pid)?, request).map(drop)
 }
@@ -132,7 +133,7 @@ fn choose_method(process: &Process, request: &ZeroRequest) -> Result<Method, Ref
     code.map(Method::Direct).ok_or_else(|| call::no_trampoline(pid))
 }
 
-/// Returns the refusal of a process with `what`.
+/// Returns the refusal of a process in which nothing is released, because it `what` (a predicate).
 fn not_releasable(pid: i32, what: String) -> Refusal {
     Refusal::Unsafe { pid, what, advice: "its zero pages cannot be released from outside" }
 }
@@ -220,8 +221,8 @@ fn pieces(ranges: &[Range<u64>]) -> impl Iterator<Item = Range<u64>> + '_ {
     })
 }
 
-/// Has the kernel page the zero pages out. No write can be lost: the kernel keeps what is
-/// written meanwhile.
+/// Makes the kernel page out the zero pages. No write can be lost: the kernel keeps what is written
+/// meanwhile.
 fn page_out(process: &Process, request: &ZeroRequest, pagemap: &File) -> Result<Applied, Refusal> {
     let failed = |error| Refusal::from_io(process, "paging out", error);
     let handle = sys::open_pidfd(process.pid()).map_err(failed)?;
