@@ -23,6 +23,9 @@ use crate::remedy::{ReclaimOptions, reclaim};
 /// Maximum bytes requested from the kernel at once: the call returns when they are reclaimed.
 const STEP_BYTES: u64 = 256 << 20;
 
+/// Codes of the caveats on processes that strandline does not see.
+const UNSEEN_PROCESSES: [&str; 2] = ["other_pid_namespace", "too_many_groups"];
+
 /// What `reclaim --cgroup` reports.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct GroupReclamation {
@@ -101,6 +104,9 @@ pub fn reclaim_group(
         reclaim_by_kernel(group, &before, &mut report);
     } else {
         reclaim_by_calls(&before, options, progress, &mut report);
+        // No call is made in a process that strandline does not see.
+        let is_of_unseen = |caveat: &Caveat| UNSEEN_PROCESSES.contains(&caveat.code.as_str());
+        report.caveats.extend(before.caveats.into_iter().filter(is_of_unseen));
     }
     if !options.dry_run && report.outcome == Outcome::Done {
         report.current_after_bytes = group.number(group.version.current_file());
