@@ -54,6 +54,9 @@ const MAX_COLLECTION_WAIT: Duration = Duration::from_secs(2);
 const COLLECTION_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Reads `process` with `workers` threads.
+///
+/// # Errors
+/// Those of [`super::with_capture`].
 pub fn read_process(
     process: &Process,
     stopped_by: &StoppedBy<'_>,
@@ -69,7 +72,7 @@ pub fn read_process(
     take_with(process, stopped_by, workers, options, &space, &found)
 }
 
-/// Like [`read_process`], with the readers in `found` and the mappings `space`.
+/// Like [`read_process`], with the readers in `found` and the mappings `space`; the same errors.
 pub fn take_with(
     process: &Process,
     stopped_by: &StoppedBy<'_>,
@@ -186,7 +189,7 @@ fn read_with_stops(process: &Process, read_plan: &ReadPlan<'_>) -> Result<Frozen
         stopped_before = frozen.stopped_for;
         exit_watch::sleep_while_watching(RETRY_PAUSE);
     }
-    // The last attempt stops all threads: one that ran all the same was killed.
+    // The last attempt stops all threads: if one ran nevertheless, the process was killed.
     Err(Error::Ended { pid: process.pid() })
 }
 

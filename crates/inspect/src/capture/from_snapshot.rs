@@ -3,8 +3,8 @@
 //!
 //! During the stop, only mappings and the page tables of files and shared memory are read, and the
 //! snapshot is made: it has private anonymous memory page for page, so that page tables and smaps
-//! of that are read from it later. What the process keeps from its children is only in smaps, read
-//! before the stop, and holds for the mappings that are still the same.
+//! of that are read from it later. Only smaps shows what the process keeps from its children: it is
+//! read before the stop, and counts for the mappings that have not changed since.
 
 use std::fs::File;
 use std::io;

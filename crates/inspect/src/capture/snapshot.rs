@@ -140,8 +140,8 @@ pub fn plan(
     with_hidden: bool,
 ) -> Result<Plan, String> {
     let mut status = process.status().map_err(|error| error.to_string())?;
-    // 't': a thread of this process watches it, and passes on a signal or listens for its
-    // continuation. The next signal may follow at once.
+    // 't': a thread of strandline watches the process, and passes on a signal to it or listens for
+    // its continuation. The next signal may follow at once.
     for _ in 0..MAX_SIGNAL_CHECKS {
         if status.state != Some('t') {
             break;

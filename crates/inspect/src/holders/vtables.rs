@@ -31,7 +31,7 @@ const MAX_CHECKED: usize = 1 << 19;
 const MAX_CACHED: usize = 1 << 14;
 /// Number of blocks whose vtable numbers are allocated together.
 const GROUP_BLOCKS: usize = 1 << 12;
-/// Maximum alignment of a type: Rust permits 2^29, but a larger number is rather other data.
+/// Maximum alignment of a type. Rust permits 2^29, but what exceeds this is probably other data.
 const MAX_ALIGNMENT: u64 = 1 << 12;
 /// Maximum number of methods that are used to find the name of a type.
 const MAX_METHODS: usize = 3;

@@ -89,8 +89,8 @@ fn free_heap(inputs: &VerdictInputs<'_>) -> Finding {
     Finding { class, bytes: free, headline }
 }
 
-/// Describes what free bytes are pinned by. Not "live" blocks, which would exclude leaked ones for
-/// a reader of the text: they pin as well.
+/// Describes what pins free bytes. Says "allocated" and not "live", because leaked blocks pin free
+/// bytes as well.
 fn pinning_clause(inputs: &VerdictInputs<'_>) -> String {
     if inputs.pinning_blocks == 0 {
         return "on pages that are in use".to_owned();
