@@ -46,7 +46,8 @@ pub struct Options<'a> {
     pub keeps_blocks: bool,
     /// Whether to read language runtimes, which takes longer.
     pub reads_runtimes: bool,
-    /// Type of which a path from a live object to a root is wanted; SBCL's reader finds it.
+    /// Type for which the path of a live object to a root is wanted; the readers of SBCL and V8 find
+    /// it.
     pub path_to: Option<&'a str>,
     /// Whether to make a page map ([`page_map`](crate::facts::Explanation::page_map)).
     pub makes_page_map: bool,
