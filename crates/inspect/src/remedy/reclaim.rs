@@ -9,7 +9,7 @@ use super::malloc_trim::{self, TrimRequest};
 use super::notify::{self, Notified, NotifyRequest};
 use super::purge;
 use super::totals::CallTotals;
-use super::zero_pages::{self, ZeroRequest};
+use super::zero_pages::{self, Released, ZeroRequest};
 use super::{Applied, Refusal};
 use crate::capture::{Options, Progress, SnapshotMode};
 use crate::facts::{Explanation, Outcome, Reclamation, RemedyKind};
@@ -577,7 +577,13 @@ fn release_zero_pages(
         refused.into_iter().for_each(|refusal| refuse(answer, refusal.to_string()));
         return false;
     }
-    report_one(zero_pages::apply(pid, &request).map_err(|refusal| refusal.to_string()), answer)
+    let result = zero_pages::apply(pid, &request).map(|Released { applied, refused }| {
+        // Not a refusal of the whole: the effect before it is reported.
+        let remark = refused.map(|refusal| format!("not all of its zero pages were tried: {refusal}"));
+        answer.reason = remark.or(answer.reason.take());
+        applied
+    });
+    report_one(result.map_err(|refusal| refusal.to_string()), answer)
 }
 
 /// Reports the only call in `answer`, or why it was not made; true if it was.

@@ -75,22 +75,31 @@ pub struct ZeroRequest {
     pub watch: Duration,
 }
 
+/// What was done.
+#[derive(Debug)]
+pub struct Released {
+    /// Effect and cost.
+    pub applied: Applied,
+    /// The refusal that ended the work after a part of it.
+    pub refused: Option<Refusal>,
+}
+
 /// Releases the all-zero pages of `request.ranges` of process `pid`.
 ///
 /// Blocks for at most `wait` per stretch of work, and for `watch`. A refusal means that nothing was
 /// changed, unless [`Refusal::touched`] is true: then earlier stretches may have released pages.
-pub fn apply(pid: i32, request: &ZeroRequest) -> Result<Applied, Refusal> {
+pub fn apply(pid: i32, request: &ZeroRequest) -> Result<Released, Refusal> {
     let process = &admission::open_target(pid)?;
     let method = choose_method(process, request)?;
     let pagemap = process.open_file("pagemap")?;
     let before = Footprint::of(process);
-    let effect = match method {
-        Method::PageOut => page_out(process, request, &pagemap)?,
+    let Released { applied: effect, refused } = match method {
+        Method::PageOut => Released { applied: page_out(process, request, &pagemap)?, refused: None },
         Method::Direct(code) => release_directly(process, request, code, &pagemap)?,
     };
     let mut applied = Applied { before, after: Footprint::of(process), ..effect };
     applied.watch_faults(process, request.watch);
-    Ok(applied)
+    Ok(Released { applied, refused })
 }
 
 /// Checks whether [`apply`] would release pages now, without releasing any; the refusal is the one
@@ -251,19 +260,20 @@ fn release_directly(
     request: &ZeroRequest,
     code: CallSites,
     pagemap: &File,
-) -> Result<Applied, Refusal> {
+) -> Result<Released, Refusal> {
     let remaining = pieces(&request.ranges).peekable();
     let applied = Applied { actual_bytes: Some(0), stopped_seconds: Some(0.0), ..Applied::default() };
     let mut release = DirectRelease { process, code, pagemap, applied, releasable: Vec::new(), remaining };
-    while release.remaining.peek().is_some() {
+    let mut refused = None;
+    while refused.is_none() && release.remaining.peek().is_some() {
         match release.complete_stretch(request.wait) {
             Ok(()) => std::thread::sleep(RUN_TIME),
             // Pages that were released are the result.
-            Err(refusal) if release.applied.stops > 0 && !refusal.touched() => break,
+            Err(refusal) if release.applied.stops > 0 && !refusal.touched() => refused = Some(refusal),
             Err(refusal) => return Err(refusal),
         }
     }
-    Ok(release.applied)
+    Ok(Released { applied: release.applied, refused })
 }
 
 /// The release of pages by calls in the process.
