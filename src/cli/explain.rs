@@ -79,7 +79,7 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
         &Options {
             keeps_blocks: arguments.holders,
             progress: Some(&|step, done, total| progress.set_bytes(step, done, total)),
-            runtimes: !arguments.no_runtimes,
+            reads_runtimes: !arguments.no_runtimes,
             path_to: arguments.path_to.as_deref(),
             max_stop: arguments.max_stop,
             snapshot,

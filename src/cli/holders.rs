@@ -110,8 +110,8 @@ pub fn run(arguments: &Holders, output: &mut Output) -> Result<CommandResult> {
         arguments.pid,
         &Options {
             progress: Some(&|step, done, total| progress.set_bytes(step, done, total)),
-            runtimes: !arguments.no_runtimes,
-            find_zero_pages: false,
+            reads_runtimes: !arguments.no_runtimes,
+            finds_zero_pages: false,
             max_stop: arguments.max_stop,
             snapshot: snapshot_mode(arguments.snapshot, arguments.max_stop),
             ..Options::default()

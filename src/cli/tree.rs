@@ -85,7 +85,7 @@ fn explain_tree(arguments: &Explain) -> Result<InspectedTree> {
     let mut is_incomplete = left_out > 0;
     let mut members = Vec::new();
     let options = Options {
-        runtimes: !arguments.no_runtimes,
+        reads_runtimes: !arguments.no_runtimes,
         max_stop: arguments.max_stop,
         snapshot: arguments.snapshot.mode(),
         quiet_for: arguments.quiet.limit,

@@ -174,7 +174,7 @@ impl LedgerThread {
             snapshot: turn.snapshot,
             start_ticks: Some(turn.key.start_ticks),
             quiet_for: self.options.quiet_for,
-            never_stop: turn.remaining.is_zero(),
+            never_stops: turn.remaining.is_zero(),
             threads: Some(1),
             ..explain::Options::default()
         };

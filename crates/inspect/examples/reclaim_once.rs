@@ -71,5 +71,5 @@ fn zero(arguments: &[String]) -> Result<Applied, Failure> {
         wait: Duration::try_from_secs_f64(wait.parse()?)?,
         watch: Duration::ZERO,
     };
-    Ok(zero_pages::apply(pid.parse()?, &request)?)
+    Ok(zero_pages::apply(pid.parse()?, &request)?.applied)
 }

@@ -37,7 +37,7 @@ pub struct Explanation {
     /// The page map, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page_map: Option<PageMap>,
-    /// The memory-related settings in the target's environment, by name; none if that may not be
+    /// The memory-related settings in the target's environment, by name; empty if that cannot be
     /// read.
     pub settings: std::collections::BTreeMap<String, String>,
 }
@@ -52,8 +52,6 @@ pub enum TargetKind {
     /// A copy-on-write copy of a process.
     #[serde(rename = "photograph")]
     Snapshot,
-    /// A core file.
-    Core,
 }
 
 /// The inspected process.
@@ -76,7 +74,8 @@ pub struct Target {
 pub struct Kernel {
     /// Resident bytes by the page tables, as Rss in smaps_rollup. The rows add up to it.
     pub rss_bytes: u64,
-    /// Proportional set size: shared pages divided by their sharers. Read right after the stop.
+    /// Proportional set size: each page divided by the number of processes that map it. Read during
+    /// the stop or right after it; `None` if it cannot be read.
     pub pss_bytes: Option<u64>,
     /// The parts of `pss_bytes` by kind of page; unknown before Linux 5.4.
     #[serde(default)]
@@ -91,7 +90,7 @@ pub struct Kernel {
     pub swap_bytes: u64,
     /// Resident anonymous bytes given up with MADV_FREE.
     pub lazyfree_bytes: u64,
-    /// Resident bytes in transparent huge pages completely mapped.
+    /// Resident bytes of transparent huge pages that are mapped as a whole.
     pub huge_bytes: u64,
     /// Bytes of hugetlb pages, which RSS does not count.
     pub hugetlb_bytes: u64,
@@ -99,7 +98,7 @@ pub struct Kernel {
     pub page_tables_bytes: Option<u64>,
     /// Peak RSS (VmHWM).
     pub high_water_bytes: Option<u64>,
-    /// VmRSS of /proc/PID/status, which newer kernels approximate.
+    /// VmRSS of /proc/PID/status, which the kernel approximates (proc_pid_status(5)).
     pub status_rss_bytes: Option<u64>,
 }
 
@@ -246,8 +245,7 @@ impl FromIterator<(State, u64)> for Totals {
 pub struct Verdict {
     /// One sentence for a person to act on.
     pub headline: String,
-    /// `live`, `free_heap`, `pinned_heap`, `retained_buffers`, `dead_objects`, `zero_pages`,
-    /// `free_slots`, `evictable`, `unattributed` or `mixed`.
+    /// The kind of memory that it is about: `free_heap`. `docs/schema.md` lists all.
     pub class: String,
 }
 
@@ -290,9 +288,9 @@ pub struct Reclamation {
     pub outcome: Outcome,
     /// Why it was refused, or another remark.
     pub reason: Option<String>,
-    /// Bytes predicted just before.
+    /// Bytes predicted just before; `None` if unknown.
     pub predicted_bytes: Option<u64>,
-    /// A lower bound, where that is unknown.
+    /// A lower bound of the released bytes, if `predicted_bytes` is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub predicted_least_bytes: Option<u64>,
     /// Bytes released by the process: pages of the predicted kind, counted in the page tables

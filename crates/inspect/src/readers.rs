@@ -22,7 +22,7 @@ use strandline_runtimes as runtimes;
 pub struct Entry<R: 'static> {
     /// Name, evidence, versions and rows.
     pub about: &'static ReaderInfo,
-    /// The reader; `None` if it is only named.
+    /// The reader; `None` if it is only recognised.
     pub reader: Option<&'static R>,
 }
 
@@ -31,7 +31,7 @@ const fn read<R>(about: &'static ReaderInfo, reader: &'static R) -> Entry<R> {
     Entry { about, reader: Some(reader) }
 }
 
-/// An entry of what is recognised only.
+/// An entry without a reader: its memory is recognised, not read.
 const fn named<R>(about: &'static ReaderInfo) -> Entry<R> {
     Entry { about, reader: None }
 }
@@ -87,48 +87,49 @@ pub static RUNTIMES: &[Entry<runtime::Reader>] = &[
     named(&runtimes::named::CLISP),
 ];
 
-/// The allocators of the table.
+/// Returns the allocators of the table, read or only recognised.
 pub fn allocators() -> impl Iterator<Item = &'static ReaderInfo> {
     ALLOCATORS.iter().map(|entry| entry.about)
 }
 
-/// The runtimes of the table.
+/// Returns the runtimes of the table, read or only recognised.
 pub fn runtimes() -> impl Iterator<Item = &'static ReaderInfo> {
     RUNTIMES.iter().map(|entry| entry.about)
 }
 
-/// The readers of allocators.
+/// Returns the readers of allocators.
 pub fn allocator_readers() -> impl Iterator<Item = &'static allocator::Reader> {
     ALLOCATORS.iter().filter_map(|entry| entry.reader)
 }
 
-/// The readers of runtimes.
+/// Returns the readers of runtimes.
 pub fn runtime_readers() -> impl Iterator<Item = &'static runtime::Reader> {
     RUNTIMES.iter().filter_map(|entry| entry.reader)
 }
 
-/// Returns all rows that a ledger may have, in the order of documents that refer to rows by number.
+/// Returns all rows that a ledger may have, in the order of their numbers in page maps.
 pub fn rows() -> impl Iterator<Item = RowRef> {
     let of_allocators = allocators().flat_map(|about| about.rows.iter().copied());
     let of_runtimes = runtimes().flat_map(|about| about.rows.iter().copied());
     KERNEL_ROWS.iter().copied().chain(of_allocators).chain([&ANONYMOUS]).chain(of_runtimes)
 }
 
-/// Returns the index of a row in [`rows`].
-pub fn number(id: RowRef) -> usize {
+/// Returns the number of a row: its index in [`rows`].
+pub fn number(row: RowRef) -> usize {
     static NUMBERS: LazyLock<HashMap<&'static str, usize>> =
         LazyLock::new(|| rows().enumerate().map(|(number, row)| (row.id, number)).collect());
     // Bytes on a row that is missing in the table count as unexplained; a test checks the rows of
     // blocks.
-    NUMBERS.get(id.id).or_else(|| NUMBERS.get(ANONYMOUS.id)).copied().unwrap_or(0)
+    NUMBERS.get(row.id).or_else(|| NUMBERS.get(ANONYMOUS.id)).copied().unwrap_or(0)
 }
 
-/// The reader of the runtime `name`.
+/// Returns the reader of the runtime `name`; `None` if it is unknown or only recognised.
 pub fn runtime_reader(name: &str) -> Option<&'static runtime::Reader> {
     RUNTIMES.iter().find(|entry| entry.about.name == name)?.reader
 }
 
-/// What all readers find in a ledger: the runtimes' first, each in the order of the table.
+/// Returns what all readers find in a ledger: runtimes' findings first, each in the order of the
+/// table.
 pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
     findings_of(RUNTIMES, ALLOCATORS, view)
 }
@@ -143,27 +144,27 @@ fn findings_of(
     of_runtimes.chain(of_allocators).flat_map(|findings| findings(view)).collect()
 }
 
-/// All entries of the table.
+/// Returns all allocators and runtimes of the table.
 pub fn all() -> impl Iterator<Item = &'static ReaderInfo> {
     allocators().chain(runtimes())
 }
 
-/// Every remedy of the table, with its reader.
+/// Returns every remedy of the table, with the allocator or runtime that it belongs to.
 pub fn remedies() -> impl Iterator<Item = (&'static ReaderInfo, &'static Spec)> {
     all().flat_map(|about| about.remedies.iter().map(move |spec| (about, spec)))
 }
 
-/// The remedy `id` of the table, with its reader.
+/// Returns the remedy `id` of the table, with the allocator or runtime that it belongs to.
 pub fn remedy_and_reader(id: &str) -> Option<(&'static ReaderInfo, &'static Spec)> {
     remedies().find(|(_, spec)| spec.id == id)
 }
 
-/// The remedy `id` of the table.
+/// Returns the remedy `id` of the table.
 pub fn remedy(id: &str) -> Option<&'static Spec> {
     remedy_and_reader(id).map(|(_, spec)| spec)
 }
 
-/// The allocator whose free pages the remedy `id` releases.
+/// Returns the allocator whose free pages the remedy `id` releases; `None` if it releases none.
 pub fn frees_pages_of(id: &str) -> Option<&'static ReaderInfo> {
     let Effect::FreePages(name) = remedy(id)?.effect else { return None };
     allocator(name)
@@ -212,20 +213,20 @@ impl FoundReaders {
         }
     }
 
-    /// Whether to copy all memory of the process before reading: if a reader wants that, and none
-    /// copies what it needs itself. Reads a few structures at most; the process may be running.
+    /// Whether to copy all memory of the process before reading: a reader wants that, and no reader
+    /// makes a copy of its own. Reads a few structures at most; the process may be running.
     pub fn wants_copy(&self, memory: &dyn Memory) -> bool {
         let access: Vec<_> = self.runtimes.iter().map(|found| found.access(memory)).collect();
         access.contains(&runtime::Access::Copied) && !access.contains(&runtime::Access::OwnCopy)
     }
 
-    /// Whether a snapshot stops the process for less time than reading all of this.
+    /// Whether reading stops the process for longer than taking a snapshot does.
     pub fn is_slow(&self) -> bool {
         self.runtimes.iter().any(|found| found.takes_long())
             || self.allocators.iter().any(|allocator| allocator.found.takes_long())
     }
 
-    /// Whether a runtime keeps its memory from children.
+    /// Whether a runtime keeps its memory from child processes (MADV_DONTFORK).
     pub fn hides_memory(&self) -> bool {
         self.runtimes.iter().any(|found| found.hides_memory_from_children())
     }
@@ -237,8 +238,7 @@ impl FoundReaders {
             || self.runtimes.iter().any(|found| found.needs_thread_pointers())
     }
 
-    /// Whether a runtime's own flag marks a collection as under way. Reads what it takes to
-    /// find the flag; the process may be running.
+    /// Whether a runtime's own flag says that it is collecting garbage. The process may be running.
     pub fn is_collecting(&self, memory: &dyn Memory) -> bool {
         self.runtimes.iter().any(|found| found.is_collecting(memory))
     }

@@ -392,7 +392,7 @@ pub(super) fn without_panic<T>(read: impl FnOnce() -> Result<T, String>) -> Resu
 
 /// Options of every ledger.
 pub(super) fn ledger_options() -> Options<'static> {
-    Options { page_map: true, ..Options::default() }
+    Options { makes_page_map: true, ..Options::default() }
 }
 
 /// The record of a ledger.

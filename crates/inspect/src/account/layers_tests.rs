@@ -130,7 +130,7 @@ impl runtime::FoundRuntime for MadeUp {
 /// Explains a process as if these runtimes were found in it.
 fn account_with(pid: u32, runtimes: Vec<Box<dyn runtime::FoundRuntime>>) -> Explanation {
     let process = admission::open_target(pid.cast_signed()).unwrap();
-    let options = Options { page_map: true, ..Options::default() };
+    let options = Options { makes_page_map: true, ..Options::default() };
     let (space, _) = strandline_process::map::AddressSpace::parse(&process.maps_text().unwrap());
     let found = FoundReaders {
         allocators: vec![AllocatorInLayer {

@@ -71,9 +71,9 @@ impl Account {
         let status = process.status().unwrap_or_default();
         let kernel = kernel::figures(&frozen, &status, ledger.shmem_bytes);
         let mut caveats = std::mem::take(&mut frozen.caveats);
-        let anonymous_bytes = ledger.tally.bytes_of(&ANONYMOUS);
+        let unclaimed_bytes = ledger.tally.bytes_of(&ANONYMOUS);
         let Recognised { allocators: recognised_allocators, runtimes } =
-            recognised::recognise(process, &mut frozen, &mut caveats, anonymous_bytes);
+            recognised::recognise(process, &mut frozen, &mut caveats, unclaimed_bytes);
         caveats.append(&mut ledger.caveats);
         note_swapped_out(kernel.swap_bytes, &mut caveats);
         let unread_names = recognised::unread_names(&recognised_allocators, &runtimes);
@@ -143,7 +143,8 @@ fn make_ledger(
         page_map: frozen.page_map.as_ref(),
         is_shared_memory: &|mapping| mounts::is_shared_memory(mapping, &shared_devices),
     };
-    let zeros = options.find_zero_pages.then(|| find_zeros(frozen, &inputs, threads, options)).transpose()?;
+    let zeros =
+        options.finds_zero_pages.then(|| find_zeros(frozen, &inputs, threads, options)).transpose()?;
     let Zeros { runs: zero_runs, bytes_read } = zeros.unwrap_or_default();
     let ledger = assemble::assemble(&Inputs { zero_runs: &zero_runs, ..inputs })?;
     frozen.bytes_read += bytes_read;
@@ -166,7 +167,7 @@ fn make_ledger(
     Ok((ledger, all_zero_runs))
 }
 
-/// Does the work that readers of runtimes left for when the target runs again.
+/// Does the work that readers of runtimes left until the target runs again.
 fn finish_runtimes(frozen: &mut FrozenState, threads: usize, options: &Options<'_>) {
     let by_allocator: Vec<AllocatorMatches> = frozen
         .allocator_readings

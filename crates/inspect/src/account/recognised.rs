@@ -10,11 +10,11 @@ use strandline_process::procfs::Process;
 use strandline_process::range::{AddressRange, RangeSet};
 use strandline_process::stacks::Stack;
 
-/// Unexplained anonymous memory gets a caveat if it is at least `MIN_UNEXPLAINED_BYTES`, and at
-/// least RSS divided by `MIN_UNEXPLAINED_DIVISOR`.
+/// Memory on the row `anonymous` that no caveat explains gets one if it is at least
+/// `MIN_UNEXPLAINED_BYTES`, and at least RSS divided by `MIN_UNEXPLAINED_DIVISOR`.
 const MIN_UNEXPLAINED_BYTES: u64 = 1 << 20;
 const MIN_UNEXPLAINED_DIVISOR: u64 = 10;
-/// An unread runtime gets a caveat if anonymous memory without a reader is at least this.
+/// An unread runtime gets a caveat if the row `anonymous` has at least this.
 const MIN_UNREAD_BYTES: u64 = 256 << 10;
 
 /// The allocators and runtimes of a process, as the explanation has them.
@@ -25,13 +25,13 @@ pub struct Recognised {
     pub runtimes: Vec<Runtime>,
 }
 
-/// Recognises allocators and runtimes by what is mapped, and adds the caveats about memory that
-/// none of them explains. `anonymous_bytes` are those without a reader.
+/// Recognises allocators and runtimes by what is mapped, and adds the caveats about the
+/// `unclaimed_bytes`, which are on the row `anonymous`.
 pub fn recognise(
     process: &Process,
     frozen: &mut FrozenState,
     caveats: &mut Vec<Caveat>,
-    anonymous_bytes: u64,
+    unclaimed_bytes: u64,
 ) -> Recognised {
     let recognised = recognise::recognise(process, &frozen.address_space);
     let runtimes = runtimes(recognised.runtimes, &frozen.runtime_readings);
@@ -52,7 +52,7 @@ pub fn recognise(
             allocator.name
         );
         if !has_cause(caveats, &allocator.name) {
-            caveats.push(Caveat::new("allocator_not_read", &allocator.found_by, Some(anonymous_bytes), text));
+            caveats.push(Caveat::new("allocator_not_read", &allocator.found_by, Some(unclaimed_bytes), text));
         }
     }
     // A recognised allocator explains the heap that was not found.
@@ -64,11 +64,11 @@ pub fn recognise(
     let has_unread_heap = |runtime: &&Runtime| {
         !runtime.read && recognise::has_own_heap(&runtime.name) && !is_allocator(&runtime.found_by)
     };
-    for runtime in runtimes.iter().filter(has_unread_heap).filter(|_| anonymous_bytes >= MIN_UNREAD_BYTES) {
+    for runtime in runtimes.iter().filter(has_unread_heap).filter(|_| unclaimed_bytes >= MIN_UNREAD_BYTES) {
         let text =
             format!("strandline cannot read the memory of {}: it is on the row anonymous", runtime.name);
         if !has_cause(caveats, &runtime.name) {
-            caveats.push(Caveat::new("runtime_not_read", &runtime.found_by, Some(anonymous_bytes), text));
+            caveats.push(Caveat::new("runtime_not_read", &runtime.found_by, Some(unclaimed_bytes), text));
         }
     }
     let unread_allocators = without_reading.iter().map(|allocator| allocator.name.as_str());
@@ -76,8 +76,8 @@ pub fn recognise(
     let unread_runtimes = runtimes.iter().filter(has_unread_heap).map(|runtime| runtime.name.as_str());
     let unread = unread_allocators.chain(unread_runtimes);
     let min_bytes = MIN_UNEXPLAINED_BYTES.max(frozen.sums.rss_bytes / MIN_UNEXPLAINED_DIVISOR);
-    if anonymous_bytes >= min_bytes && !is_explained(caveats, unread) {
-        caveats.push(unexplained_caveat(frozen, anonymous_bytes));
+    if unclaimed_bytes >= min_bytes && !is_explained(caveats, unread) {
+        caveats.push(unexplained_caveat(frozen, unclaimed_bytes));
     }
     let allocators = without_reading.into_iter().map(|found| Allocator {
         read: is_read(&found.name),
@@ -97,9 +97,9 @@ fn has_cause(caveats: &[Caveat], name: &str) -> bool {
     caveats.iter().any(|caveat| is_busy(caveat) || caveat.code == damage_code)
 }
 
-/// Whether caveats explain memory without a reader: something was recognised in the process and not
-/// read, among it the allocators and runtimes `unread`. The damage of one that was read explains
-/// none: what it did not understand is on its own rows.
+/// Whether caveats explain the unclaimed memory: an allocator or a runtime was recognised and not
+/// read, or one of `unread` was damaged. Damage in a heap that was read does not explain it: the
+/// damaged parts are on the rows of that heap.
 fn is_explained<'a>(caveats: &[Caveat], mut unread: impl Iterator<Item = &'a str>) -> bool {
     let explains =
         |code: &str| ["allocator_not_read", "runtime_not_read", "runtime_busy", "not_64_bit"].contains(&code);

@@ -36,7 +36,7 @@ const MIN_STOP_LIMIT: Duration = Duration::from_millis(20);
 const MAX_STOPS: u32 = 10;
 /// How long the process runs between two of these attempts.
 const BETWEEN_STOPS: Duration = Duration::from_millis(100);
-/// Bytes of another process that two threads copy in a second, with a margin.
+/// Bytes of another process that two threads certainly copy in a second.
 const COPIED_BYTES_PER_SECOND: f64 = 3e9;
 
 /// Minimum anonymous memory for which a snapshot is worth taking to read a runtime.
@@ -54,6 +54,9 @@ const MAX_COLLECTION_WAIT: Duration = Duration::from_secs(2);
 const COLLECTION_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Reads `process` with `workers` threads.
+///
+/// # Errors
+/// Those of [`super::with_capture`].
 pub fn read_process(
     process: &Process,
     stopped_by: &StoppedBy<'_>,
@@ -64,11 +67,12 @@ pub fn read_process(
     let (mut space, _) = AddressSpace::parse(&process.maps_text()?);
     let spans = exit_watch::run_while_watching(|| MemorySpans::read(process, &space));
     space.set_spans(spans);
-    let found = exit_watch::run_while_watching(|| FoundReaders::find(process, &space, options.runtimes));
+    let found =
+        exit_watch::run_while_watching(|| FoundReaders::find(process, &space, options.reads_runtimes));
     take_with(process, stopped_by, workers, options, &space, &found)
 }
 
-/// Like [`read_process`], with the readers in `found` and the mappings `space`.
+/// Like [`read_process`], with the readers in `found` and the mappings `space`; the same errors.
 pub fn take_with(
     process: &Process,
     stopped_by: &StoppedBy<'_>,
@@ -89,7 +93,7 @@ pub fn take_with(
     let mut frozen = match stopped_by {
         StoppedBy::Us => match exit_watch::run_while_watching(|| quiet::read(process, &read_plan))? {
             Some(frozen) => frozen,
-            None if options.never_stop => return Err(needs_stop(process)),
+            None if options.never_stops => return Err(needs_stop(process)),
             None => read_with_stops(process, &read_plan)?,
         },
         StoppedBy::Ending(ending) => {
@@ -162,18 +166,18 @@ fn read_with_stops(process: &Process, read_plan: &ReadPlan<'_>) -> Result<Frozen
         let is_last = IsLastAttempt(attempts_left == 0);
         let mut frozen = match read_stopped(process, stopped, source, max_stop, read_plan, is_last)? {
             AttemptResult::Whole(frozen) => frozen,
-            AttemptResult::Again(stopped) => {
-                stopped_before += stopped;
+            AttemptResult::Again(stopped_time) => {
+                stopped_before += stopped_time;
                 exit_watch::sleep_while_watching(RETRY_PAUSE);
                 continue;
             }
         };
         // There must be time for another attempt, and for the snapshot of one.
-        let stopped = frozen.stopped_for + stopped_before;
+        let stopped_time = frozen.stopped_for + stopped_before;
         let has_time = read_plan
             .options
             .max_stop
-            .is_none_or(|max_stop| stopped <= max_stop / 2 && stopped + longest_stop <= max_stop);
+            .is_none_or(|max_stop| stopped_time <= max_stop / 2 && stopped_time + longest_stop <= max_stop);
         let may_retry = !was_retried && attempts_left > 0 && has_time;
         let is_in_motion = frozen.has_damage() && frozen.stopped_for < MAX_STOP_FOR_RETRY;
         frozen.stopped_for += stopped_before;
@@ -185,7 +189,7 @@ fn read_with_stops(process: &Process, read_plan: &ReadPlan<'_>) -> Result<Frozen
         stopped_before = frozen.stopped_for;
         exit_watch::sleep_while_watching(RETRY_PAUSE);
     }
-    // The last attempt stops all threads: one that ran all the same was killed.
+    // The last attempt stops all threads: if one ran nevertheless, the process was killed.
     Err(Error::Ended { pid: process.pid() })
 }
 
@@ -294,7 +298,7 @@ fn objection_to_report(
 enum AttemptResult {
     /// All of one state.
     Whole(Box<FrozenState>),
-    /// The process was changing, or a thread left asleep woke up; with the length of the stop.
+    /// The process was changing, or a thread left asleep woke up. Contains the length of the stop.
     Again(Duration),
 }
 
@@ -413,22 +417,22 @@ fn read_snapshot(
     is_last: IsLastAttempt,
 ) -> Result<AttemptResult> {
     let slept_throughout = stopped.slept_throughout();
-    let stopped = stopped.resume();
-    let snapshot_error = |reason| Error::NoSnapshot { pid: process.pid(), reason, stopped_time: stopped };
+    let stopped_time = stopped.resume();
+    let snapshot_error = |reason| Error::NoSnapshot { pid: process.pid(), reason, stopped_time };
     let snapshot = snapshot.map_err(|NotTaken { reason, snapshot_to_drop }| {
         // Ended and reaped now that the process runs.
         drop(snapshot_to_drop);
         snapshot_error(reason)
     })?;
     if !slept_throughout {
-        return Ok(AttemptResult::Again(stopped));
+        return Ok(AttemptResult::Again(stopped_time));
     }
     let frozen = snapshot.read(process, threads, read_plan, is_last);
     let mut frozen = frozen.map_err(|error| match error {
         Error::NoSnapshot { reason, .. } => snapshot_error(reason),
         error => error,
     })?;
-    frozen.stopped_for = stopped;
+    frozen.stopped_for = stopped_time;
     Ok(AttemptResult::new(frozen))
 }
 
@@ -478,7 +482,7 @@ fn has_time_for_copy(read_plan: &ReadPlan<'_>, process: &Process) -> bool {
     anonymous_bytes(process).is_some_and(|bytes| copy_seconds(bytes) < max_stop.as_secs_f64() / 2.0)
 }
 
-/// The anonymous memory of the process, if it is known.
+/// The resident anonymous bytes of the process (RssAnon); `None` if unknown.
 pub(super) fn anonymous_bytes(process: &Process) -> Option<u64> {
     process.status().ok()?.anonymous_bytes
 }

@@ -3,8 +3,8 @@
 //!
 //! During the stop, only mappings and the page tables of files and shared memory are read, and the
 //! snapshot is made: it has private anonymous memory page for page, so that page tables and smaps
-//! of that are read from it later. What the process keeps from its children is only in smaps, read
-//! before the stop, and holds for the mappings that are still the same.
+//! of that are read from it later. Only smaps shows what the process keeps from its children: it is
+//! read before the stop, and counts for the mappings that have not changed since.
 
 use std::fs::File;
 use std::io;
@@ -33,7 +33,7 @@ const MAX_MISSING_BYTES: u64 = 64 << 20;
 /// Maximum memory in mappings that are new since smaps was read: it may be hidden, and then has to
 /// be copied during the stop.
 const MAX_NEW_BYTES: u64 = 32 << 20;
-/// From this number of mappings on, all page tables are read during the stop: a query for each
+/// For more mappings than this, all page tables are read during the stop, because a query for each
 /// mapping takes a thousand times as long per page.
 const MANY_MAPPINGS: usize = 500;
 /// Reading a snapshot ends this long before the snapshot ends by itself.
@@ -73,7 +73,7 @@ struct Scan {
 
 impl Scan {
     /// Reads the mappings of a stopped process and the page tables that the snapshot may lack;
-    /// `None` if PAGEMAP_SCAN or a line of maps is missing.
+    /// `None` if the kernel has no PAGEMAP_SCAN, or a line of maps is not understood.
     fn new(process: &Process, pagemap: &File, plan: &Plan) -> Result<Option<Self>> {
         let failed = |source| process.error("pagemap", source);
         let Some(space) = page_tables::address_space(process)? else { return Ok(None) };
@@ -260,9 +260,9 @@ impl Missing {
     }
 }
 
-/// The ranges of which the program keeps all mappings, which are private and anonymous, from its
-/// children. V8 has a mapping for each of its pages: those without another between them are one
-/// range, as each costs a system call.
+/// The ranges of private anonymous mappings that the program keeps from its children. V8 has a
+/// mapping for each of its pages: those without another between them are one range, because each
+/// range costs a system call.
 fn hidden_ranges_of(pages: &PagesAtStop, plan: &Plan) -> Vec<AddressRange> {
     match pages {
         // A mapping that was not understood may be between two.
@@ -372,7 +372,7 @@ impl SnapshotInputs {
         let memory = Arc::new(SnapshotMemory { file, readable, copy: self.copy, copied: self.copied });
         frozen.snapshot_memory = Some(Arc::clone(&memory));
         exit_watch::run_while_watching(|| frozen.read_all(process, &*memory, read_plan, is_last))
-            // Anything can have been read from a snapshot that ended meanwhile.
+            // What was read from a snapshot that ended meanwhile is in doubt, and so is the error.
             .map_err(|error| if snapshot.is_alive() { error } else { no_snapshot("it ended".to_owned()) })?;
         Ok(frozen)
     }

@@ -262,7 +262,10 @@ impl FrozenState {
         }
         Self {
             start_brk: view.start_brk,
-            page_map: read_plan.options.page_map.then(|| Plan::new(&view.smaps.entries, &view.residency)),
+            page_map: read_plan
+                .options
+                .makes_page_map
+                .then(|| Plan::new(&view.smaps.entries, &view.residency)),
             sums: view.rollup.unwrap_or_else(|| view.smaps.total()),
             smaps_entries: view.smaps.entries,
             address_space: space,

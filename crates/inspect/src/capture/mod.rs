@@ -39,20 +39,20 @@ pub type Progress<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
 #[derive(Clone, Copy)]
 pub struct Options<'a> {
     /// Whether to search memory outside malloc's heaps for all-zero pages, which reads all of it.
-    pub find_zero_pages: bool,
+    pub finds_zero_pages: bool,
     /// Whether to check the heap for a call into the allocator, which takes longer.
-    pub before_call: bool,
+    pub checks_for_call: bool,
     /// Whether to keep all blocks in use, and find their holders.
     pub keeps_blocks: bool,
     /// Whether to read language runtimes, which takes longer.
-    pub runtimes: bool,
-    /// Type for which the path of a live object to a root is wanted, if a reader supports it
-    /// (SBCL's).
+    pub reads_runtimes: bool,
+    /// Type for which the path of a live object to a root is wanted; the readers of SBCL and V8 find
+    /// it.
     pub path_to: Option<&'a str>,
     /// Whether to make a page map ([`page_map`](crate::facts::Explanation::page_map)).
-    pub page_map: bool,
-    /// How long the process may be stopped: it is released then, with caveats about what was not
-    /// read. `None` for as long as reading takes, up to ten seconds plus one for each GiB.
+    pub makes_page_map: bool,
+    /// How long the process may be stopped; caveats say what was not read by then. `None`: as long
+    /// as reading takes, up to ten seconds plus one for each GiB of anonymous memory.
     pub max_stop: Option<Duration>,
     /// When to read from a snapshot, while the process runs on.
     pub snapshot: SnapshotMode,
@@ -60,7 +60,7 @@ pub struct Options<'a> {
     /// runs; zero not to try.
     pub quiet_for: Duration,
     /// Whether to fail rather than stop the process, if it cannot be read without a stop.
-    pub never_stop: bool,
+    pub never_stops: bool,
     /// Whether the calling thread watches the target for its exit
     /// ([`strandline_process::target::exit_watch`]).
     pub is_watched: bool,
@@ -69,23 +69,23 @@ pub struct Options<'a> {
     pub start_ticks: Option<u64>,
     /// Number of threads that read; `None` for one per processor.
     pub threads: Option<usize>,
-    /// Called with the progress.
+    /// Called with the progress of the inspection.
     pub progress: Option<Progress<'a>>,
 }
 
 impl Default for Options<'_> {
     fn default() -> Self {
         Self {
-            find_zero_pages: true,
-            before_call: false,
+            finds_zero_pages: true,
+            checks_for_call: false,
             keeps_blocks: false,
-            runtimes: true,
+            reads_runtimes: true,
             path_to: None,
-            page_map: false,
+            makes_page_map: false,
             max_stop: None,
             snapshot: SnapshotMode::Never,
             quiet_for: QUIET_FOR,
-            never_stop: false,
+            never_stops: false,
             is_watched: false,
             start_ticks: None,
             threads: None,

@@ -42,7 +42,7 @@ const MIN_LIFETIME: Duration = Duration::from_secs(15);
 const LIFETIME_PER_GIB: Duration = Duration::from_secs(5);
 /// Maximum lifetime: if strandline dies, nothing watches whether memory runs low.
 pub const MAX_LIFETIME: Duration = Duration::from_secs(60);
-/// Length of the stop for each GiB, with a margin, for the clone.
+/// Length of the stop for each GiB of anonymous memory, which the clone takes, with a margin.
 const STOP_PER_GIB: Duration = Duration::from_millis(60);
 /// The same if smaps is read in the stop too.
 const STOP_PER_GIB_WITH_SMAPS: Duration = Duration::from_millis(180);
@@ -66,8 +66,8 @@ pub struct Plan {
     pub longest_stop: Duration,
     /// Whether it gets the memory that the program keeps from its children (MADV_DONTFORK).
     pub with_hidden: bool,
-    /// Its private anonymous mappings before the stop, by address; `None`: smaps is read in the
-    /// stop.
+    /// Its private anonymous mappings before the stop, by address. With `with_hidden`, `None` means
+    /// that smaps has to be read in the stop; without it, they are not needed.
     pub mappings_before: Option<Vec<KnownMapping>>,
 }
 
@@ -140,8 +140,8 @@ pub fn plan(
     with_hidden: bool,
 ) -> Result<Plan, String> {
     let mut status = process.status().map_err(|error| error.to_string())?;
-    // 't': a thread of this process watches it, and passes on a signal or listens for its
-    // continuation. The next signal may follow at once.
+    // 't': a thread of strandline watches the process, and passes on a signal to it or listens for
+    // its continuation. The next signal may follow at once.
     for _ in 0..MAX_SIGNAL_CHECKS {
         if status.state != Some('t') {
             break;

@@ -7,7 +7,7 @@ use strandline_sys::ptrace::Registers;
 
 /// What keeps the target unchanged while it is read.
 pub enum StoppedBy<'a> {
-    /// The process runs: all its threads are stopped, and released once their heaps are read.
+    /// strandline stops all threads of the running process, and releases them after the read.
     Us,
     /// The process is ending, and held by the caller.
     Ending(&'a Ending<'a>),

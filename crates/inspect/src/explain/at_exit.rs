@@ -19,15 +19,15 @@ use strandline_process::target::admission;
 
 /// Maximum time for the other threads of an ending process to be gone.
 const MAX_END_WAIT: Duration = Duration::from_secs(1);
-/// Interval between checks whether they are.
+/// Interval between checks whether they are gone.
 const CHECK_INTERVAL: Duration = Duration::from_micros(200);
 /// SIGKILL (9) in a signal mask: the kernel sends it to every thread of an ending process.
 const SIGKILL_BIT: u64 = 1 << 8;
 
 /// Explains process `pid`, whose leader is held at PTRACE_EVENT_EXIT by a thread of this process
 /// and not resumed before this returns. May be called on any thread. Delays the end of the target
-/// by the time of the inspection, `cost.stopped_seconds`; remedies that would be applied in it are
-/// left out.
+/// by the time of the inspection, `cost.stopped_seconds`. Leaves out remedies that are calls in the
+/// target.
 ///
 /// # Errors
 /// Those of [`super::explain()`], among them [`Error::Traced`] if another process holds the leader;

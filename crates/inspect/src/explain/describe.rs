@@ -32,7 +32,7 @@ fn refuse_calls(process: &Process, frozen: &mut FrozenState) {
     }
 }
 
-/// Describes a process; takes what it needs from the account, except readings and zero pages.
+/// Describes a process. Moves most of the account into the result; readings and zero pages stay.
 pub fn describe(process: &Process, account: &mut Account) -> Explanation {
     refuse_calls(process, &mut account.frozen);
     let frozen = &account.frozen;
@@ -134,7 +134,7 @@ fn zero_bytes_of_calls(frozen: &FrozenState) -> BTreeMap<String, u64> {
 }
 
 /// The remedies of all readings. If an allocator is in the process several times, one remedy calls
-/// all instances, and their known predictions are added up; an unknown one is listed beside.
+/// all instances, and their known predictions are added up; an unknown one is a remedy of its own.
 fn merged_remedies(frozen: &FrozenState) -> Vec<Remedy> {
     let of_runtimes = frozen.runtime_readings.iter().flat_map(|reading| &reading.remedies);
     let of_allocators = frozen.allocator_readings.iter().flat_map(|reading| &reading.remedies);

@@ -23,11 +23,11 @@ pub struct Advice {
 const MIB: u64 = 1 << 20;
 /// Sizes are rounded up to this.
 const STEP_BYTES: u64 = 64 * MIB;
-/// Headroom of a suggested limit above what cannot be reclaimed: a quarter of that.
+/// A suggested limit is above what cannot be reclaimed by that divided by this.
 const HEADROOM_DIVISOR: u64 = 4;
-/// A limit is too small if what cannot be reclaimed leaves less than this part of it.
+/// A limit is too small if what cannot be reclaimed leaves less of it than it divided by this.
 const MIN_LEFT_DIVISOR: u64 = 10;
-/// Shared memory of more than this part of the limit gets a setting.
+/// Shared memory of more than the limit divided by this gets a setting.
 const MIN_SHARED_DIVISOR: u64 = 10;
 
 /// What manages the group, by its path.

@@ -68,7 +68,7 @@ impl GroupExplanation {
 pub struct GroupKill {
     /// How long ago it was killed.
     pub seconds_ago: f64,
-    /// Its process id in the first pid namespace.
+    /// Its process id in the initial pid namespace.
     pub pid: i32,
     /// Its name.
     pub name: String,
@@ -106,7 +106,7 @@ impl GroupKill {
 /// The inspected group.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct GroupTarget {
-    /// `cgroup`.
+    /// Always `cgroup`.
     pub kind: String,
     /// Its path below the root of the hierarchy.
     pub path: String,
@@ -148,9 +148,9 @@ pub struct GroupFigures {
     pub current_bytes: u64,
     /// Its own limit; `None`: none, or not read.
     pub limit_bytes: Option<u64>,
-    /// The smallest limit of it and the groups above it.
+    /// The smallest limit of it and the groups above it; `None`: none, or not read.
     pub effective_limit_bytes: Option<u64>,
-    /// The group that has that limit.
+    /// The path of the group that has that limit.
     pub effective_limit_path: Option<String>,
     /// The first of these groups whose limit could not be read: which limit applies is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -184,7 +184,7 @@ pub struct GroupFigures {
     pub swap_limit_bytes: Option<u64>,
     /// Bytes that zswap uses for compressed pages; in the charge.
     pub zswap_bytes: Option<u64>,
-    /// Size of these pages before they were compressed.
+    /// Bytes of these pages before they were compressed.
     pub zswapped_bytes: Option<u64>,
     /// Buffers of TCP, which version 1 counts beside the charge.
     pub tcp_beside_bytes: Option<u64>,

@@ -22,16 +22,17 @@ pub struct LedgerOptions<'a> {
     pub inspection: Options<'a>,
     /// How long a process may be stopped: `None` for not at all.
     pub max_stop: &'a dyn Fn(&GroupProcess) -> Option<Duration>,
-    /// Called with the number of processes that were read, and of all that are to be read.
+    /// Called with the number of processes that were read, and the number of all to be read.
     pub report_progress: &'a dyn Fn(usize, usize),
 }
 
-/// Processes that hold no more than 1/`MIN_PROCESS_DIVISOR` of the charge are not read.
+/// Processes that hold no more than the charge divided by this are not read.
 pub const MIN_PROCESS_DIVISOR: u64 = 1000;
-/// Caveats of a ledger are kept if their bytes are above this part of the charge.
+/// Caveats of a ledger are kept if their bytes are above the charge divided by this.
 const MIN_CAVEAT_DIVISOR: u64 = 100;
 
-/// Takes the ledgers of the processes of `explanation` and puts their rows in place.
+/// Takes the ledgers of the larger processes of `explanation`; their rows replace those of their
+/// anonymous memory. A caveat names each process that cannot be read.
 pub fn add_ledgers(explanation: &mut GroupExplanation, options: &LedgerOptions<'_>) {
     let min_bytes = explanation.cgroup.current_bytes / MIN_PROCESS_DIVISOR;
     let held_bytes = held_by_process(&explanation.rows);
@@ -44,7 +45,7 @@ pub fn add_ledgers(explanation: &mut GroupExplanation, options: &LedgerOptions<'
         let max_stop = (options.max_stop)(process);
         let inspection = Options {
             max_stop: max_stop.or(Some(Duration::ZERO)),
-            never_stop: max_stop.is_none(),
+            never_stops: max_stop.is_none(),
             ..options.inspection
         };
         match explain(process.pid, &inspection) {

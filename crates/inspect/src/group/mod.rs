@@ -3,8 +3,7 @@
 //!
 //! The kernel counts the charge by kind (memory.stat); `parts` makes these kinds add up to the
 //! charge. `shares` divides each kind among processes and files, as far as they are known.
-//! `verdict` draws conclusions. [`explain_group`] stops no process;
-//! [`ledgers`] may.
+//! `verdict` draws conclusions. [`explain_group`] stops no process; [`ledgers`] may.
 
 pub mod advice;
 pub mod facts;
@@ -52,7 +51,7 @@ const MAX_SAMPLE_TIME: Duration = Duration::from_millis(120);
 const MAX_LOG_TIME: Duration = Duration::from_millis(100);
 /// Inode of the folder of the real root of control groups (kernfs).
 const ROOT_INODE: u64 = 1;
-/// Maximum number of processors in a range; a damaged text could name more.
+/// Maximum number of processors in a range: a damaged text could name more.
 const MAX_PROCESSORS: u64 = 1 << 20;
 
 /// Makes the ledger of `group`, without stopping a process.
@@ -128,8 +127,8 @@ pub const MEMORY_RECLAIM: &str = "memory_reclaim";
 /// The file of a group that requests it (Linux 5.19).
 pub const MEMORY_RECLAIM_FILE: &str = "memory.reclaim";
 
-/// What memory.reclaim would release without touching anything in use: inactive page cache that
-/// needs not be written. `None` if the kernel does not offer it.
+/// What memory.reclaim would release without touching anything in use: clean inactive page cache.
+/// `None` if the kernel does not offer it.
 fn memory_reclaim(group: &Group, memory: &Memory) -> Option<GroupRemedy> {
     group.file(MEMORY_RECLAIM_FILE).exists().then(|| {
         let parts = &memory.parts;

@@ -1,7 +1,7 @@
 //! The kinds of memory charged to a group, made to add up to the charge exactly.
 //!
 //! The kernel counts the charge in one counter and its kinds in others, which it updates in
-//! batches, and charges up to 64 pages for a processor before that uses them. So the kinds may fall
+//! batches. It also charges up to 64 pages in advance for each processor. So the kinds may fall
 //! short of the charge, or exceed it by a little.
 
 use strandline_claims::rows::RowRef;
@@ -32,7 +32,8 @@ strandline_claims::row_table! { ALL:
     UNKNOWN = ("group.unattributed", Kernel, Unattributed, "in none of the kernel's counters"),
 }
 
-/// Bytes that a processor charges in advance: 64 pages (mm/memcontrol.c, MEMCG_CHARGE_BATCH).
+/// Maximum bytes charged in advance for a processor: 64 pages (include/linux/memcontrol.h,
+/// MEMCG_CHARGE_BATCH; 32 before Linux 6.1).
 pub(super) const STOCK_BYTES: u64 = 64 * PAGE_BYTES;
 
 /// What the kernel does not count by itself, estimated from the processes.

@@ -17,7 +17,7 @@ const MAX_OPEN: usize = 256;
 /// Maximum number of threads that read shares: the kernel walks page tables for them.
 const MAX_THREADS: usize = 4;
 
-/// What the kernel counts of a process.
+/// What the kernel counts of a process, in /proc/PID/status except for `shares`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ProcessCounts {
     pub pid: i32,

@@ -20,8 +20,11 @@ use super::{MEMORY_RECLAIM, MEMORY_RECLAIM_FILE, explain_group};
 use crate::facts::{Outcome, Reclamation};
 use crate::remedy::{ReclaimOptions, reclaim};
 
-/// Bytes requested from the kernel at once: the call returns when they are reclaimed.
+/// Maximum bytes requested from the kernel at once: the call returns when they are reclaimed.
 const STEP_BYTES: u64 = 256 << 20;
+
+/// Codes of the caveats on processes that strandline does not see.
+const UNSEEN_PROCESSES: [&str; 2] = ["other_pid_namespace", "too_many_groups"];
 
 /// What `reclaim --cgroup` reports.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -30,7 +33,7 @@ pub struct GroupReclamation {
     pub target: GroupTarget,
     /// The remedy: the requested one, `memory_reclaim`, or `calls` for the best of each process.
     pub remedy: String,
-    /// How it ended: `done` if anything was released.
+    /// How it ended: `done` if at least one call was made, or the kernel reclaimed.
     pub outcome: Outcome,
     /// Why it was refused, or another remark.
     pub reason: Option<String>,
@@ -76,7 +79,7 @@ pub struct ProcessReclamation {
 }
 
 /// Applies the remedy of `options` to a group: the kernel's, or a call in each process with more
-/// than 1/[`MIN_PROCESS_DIVISOR`] of the charge, by default the one that releases most there.
+/// than the charge divided by [`MIN_PROCESS_DIVISOR`], by default the one that releases most there.
 /// `progress` is called with the number of processes that are done, and of all.
 ///
 /// # Errors
@@ -101,6 +104,9 @@ pub fn reclaim_group(
         reclaim_by_kernel(group, &before, &mut report);
     } else {
         reclaim_by_calls(&before, options, progress, &mut report);
+        // No call is made in a process that strandline does not see.
+        let is_of_unseen = |caveat: &Caveat| UNSEEN_PROCESSES.contains(&caveat.code.as_str());
+        report.caveats.extend(before.caveats.into_iter().filter(is_of_unseen));
     }
     if !options.dry_run && report.outcome == Outcome::Done {
         report.current_after_bytes = group.number(group.version.current_file());
@@ -174,7 +180,7 @@ impl ProcessReclamation {
     }
 }
 
-/// Requests that the kernel reclaims the inactive page cache that needs not be written.
+/// Requests that the kernel reclaims the clean inactive page cache.
 fn reclaim_by_kernel(group: &Group, before: &GroupExplanation, report: &mut GroupReclamation) {
     let Some(remedy) = before.remedies.iter().find(|remedy| remedy.id == MEMORY_RECLAIM) else {
         report.outcome = Outcome::Refused;

@@ -16,14 +16,14 @@ use crate::facts::{State, Totals};
 
 /// Maximum files of a kind with their own rows; smaller ones are summed by folder.
 const MAX_FILE_ROWS: usize = 50;
-/// A file has its own row if it has at least this fraction of its kind: 1/200.
+/// A file has its own row if it has at least the bytes of its kind divided by this.
 const MIN_FILE_DIVISOR: u64 = 200;
 /// Maximum folders of a kind with rows; the others are summed.
 const MAX_FOLDER_ROWS: usize = 50;
 /// Maximum processes with their own rows; the smaller ones are summed.
 const MAX_PROCESS_ROWS: usize = 1000;
-/// The processes' counts and the charge may differ by this fraction of the charge, as they are read
-/// one after the other.
+/// The processes' counts and the charge may differ by the charge divided by this, because they are
+/// read one after the other.
 const TOLERANCE_DIVISOR: u64 = 100;
 
 /// Name and state of all rows that a group's ledger may have, beside those of processes.
@@ -102,7 +102,7 @@ fn row(kind: RowRef, holder: String, bytes: u64) -> GroupRow {
     }
 }
 
-/// What each process may have of the anonymous memory.
+/// What each process seems to have of the anonymous memory.
 fn anonymous_wants(processes: &[ProcessCounts]) -> Vec<Want> {
     // What is only estimated gets what is left: pages that processes share would count for each.
     let want = |process: &ProcessCounts| Want {
@@ -142,7 +142,7 @@ fn charged_elsewhere(bytes: u64, inputs: &Inputs<'_>) -> Option<Caveat> {
         .then(|| Caveat::new("anonymous_charged_elsewhere", "its processes", Some(excess), text))
 }
 
-/// A file and what it may have of a kind.
+/// A file and what it seems to have of a kind.
 struct FileWant<'a> {
     file: &'a CachedFile,
     want: Want,

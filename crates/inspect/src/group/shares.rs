@@ -1,12 +1,11 @@
-//! Divides one kind of memory among its holders: the sum is exact, what each holds is known more or
-//! less well.
+//! Divides one kind of memory among its holders. The sum is exact; the parts may be estimates.
 
 /// What is known of one holder's bytes, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Basis {
-    /// The pages' group was queried.
+    /// Measured: the group of a file's pages was queried, or a process's share was read.
     Sampled,
-    /// A process of the group uses the file; its pages may be charged to another group.
+    /// A process of the group uses the pages; they may be shared, or charged to another group.
     Used,
     /// The group's processes can see the file.
     Visible,

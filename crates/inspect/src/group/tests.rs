@@ -1,7 +1,10 @@
 use strandline_process::group::{Hierarchy, Version};
 
 use super::facts::GroupExplanation;
+use super::reclaim::reclaim_group;
 use super::*;
+use crate::facts::Outcome;
+use crate::remedy::ReclaimOptions;
 
 /// A group in a folder made for the test; the test itself is its process.
 fn explain(version: Version, files: &[(&str, &str)]) -> Result<GroupExplanation, String> {
@@ -107,4 +110,21 @@ fn an_unreadable_limit_is_unknown() {
     assert!(explanation.caveats.iter().any(|caveat| caveat.code == "limit_unread"));
     let none = explain(Version::Two, &[("memory.current", "5000000"), ("memory.max", "max\n")]).unwrap();
     assert_eq!(none.cgroup.unread_limit_path, None);
+}
+
+#[test]
+fn a_reclaim_names_processes_that_it_does_not_see() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("pod")).unwrap();
+    // The kernel lists processes of other pid namespaces as 0.
+    for (name, text) in [("memory.current", "5000000\n"), ("cgroup.procs", "0\n0\n")] {
+        std::fs::write(folder.path().join("pod").join(name), text).unwrap();
+    }
+    let hierarchy = Hierarchy::at(Version::Two, folder.path());
+    let group = hierarchy.open("/pod").unwrap();
+    let options = ReclaimOptions { dry_run: true, ..ReclaimOptions::default() };
+    let report = reclaim_group(&hierarchy, &group, &options, &|_, _| {}).unwrap();
+    assert_eq!(report.outcome, Outcome::NothingToGiveBack);
+    let codes: Vec<&str> = report.caveats.iter().map(|caveat| caveat.code.as_str()).collect();
+    assert_eq!(codes, ["other_pid_namespace"]);
 }

@@ -7,13 +7,13 @@ use super::facts::{GroupExplanation, GroupRow};
 use super::parts::SHMEM;
 use crate::facts::Verdict;
 
-/// A kind, or a call, of less than this part of the charge is not mentioned.
+/// A kind, or a call, of less than the charge divided by this is not mentioned.
 const MIN_PART_DIVISOR: u64 = 100;
-/// Page cache of less than this part of the charge is not mentioned.
+/// Page cache of less than the charge divided by this is not mentioned.
 const MIN_CACHE_DIVISOR: u64 = 50;
-/// A file of less than this part of all shared memory is not mentioned.
+/// A file of less than all shared memory divided by this is not mentioned.
 const MIN_FILE_DIVISOR: u64 = 10;
-/// From this part of the limit on, what cannot be reclaimed is near it.
+/// What cannot be reclaimed is near the limit from this percentage of the limit on.
 const NEAR_PERCENT: f64 = 70.0;
 
 /// What the rows sum up to, by what can be done about them.
@@ -27,9 +27,9 @@ pub struct Sums {
     pub cache_bytes: u64,
     /// The kernel's own memory.
     pub kernel_bytes: u64,
-    /// Charged in advance.
+    /// Charged in advance, by processor.
     pub stock_bytes: u64,
-    /// Not attributed.
+    /// In none of the kernel's counters.
     pub unknown_bytes: u64,
 }
 

@@ -72,30 +72,30 @@ fn resident_bytes(residency: &Residency, start: u64, bytes: u64) -> u64 {
     runs.map(|run| run.bytes()).sum()
 }
 
-/// Moves the bytes in `leaked` from the rows that they are on to new rows, from default holders
-/// first.
+/// Moves the bytes in `leaked` from the rows that they are on to new rows; on each row, first from
+/// the default holder, then from named ones.
 pub fn split_rows(rows: &mut Vec<Row>, leaked: &[Leaked]) {
     let mut leaked_rows: Vec<Row> = Vec::new();
     for Leaked { id, holder, bytes } in leaked {
-        let mut remaining = *bytes;
-        let (mut moved, mut template) = (0, None);
+        let mut remaining_bytes = *bytes;
+        let (mut moved_bytes, mut template) = (0, None);
         for is_named in [false, true] {
             let same = rows.iter_mut().filter(|row| row.id == *id && (row.holder != *holder) == is_named);
             for row in same {
-                let part = row.bytes.min(remaining);
+                let part = row.bytes.min(remaining_bytes);
                 row.bytes -= part;
-                remaining -= part;
-                moved += part;
+                remaining_bytes -= part;
+                moved_bytes += part;
                 template.get_or_insert_with(|| row.clone());
             }
         }
         let Some(template) = template else { continue };
         let id = format!("{}.leaked", id.split('.').next().unwrap_or_default());
         match leaked_rows.iter_mut().find(|row| row.id == id) {
-            Some(row) => row.bytes += moved,
+            Some(row) => row.bytes += moved_bytes,
             None => {
                 let holder = "blocks that no root reaches".to_owned();
-                leaked_rows.push(Row { id, holder, bytes: moved, ..template });
+                leaked_rows.push(Row { id, holder, bytes: moved_bytes, ..template });
             }
         }
     }

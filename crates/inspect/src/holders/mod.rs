@@ -53,11 +53,11 @@ use crate::ledger::rows;
 
 /// Maximum number of roots, and of types, that are listed; the others are counted.
 const MAX_LISTED: usize = 1000;
-/// Maximum number of listed types and roots of blocks that keep pages.
+/// Maximum number of listed pairs of a type and a root whose blocks keep pages.
 const MAX_KEEPERS: usize = 20;
-/// References may take this part of the live bytes.
+/// References between blocks may take as many bytes as the live blocks have, divided by this.
 const EDGES_DIVISOR: u64 = 4;
-/// References may always take this much memory.
+/// They may always take this many bytes.
 const MIN_EDGES_BYTES: u64 = 256 << 20;
 /// Maximum time for reading references and computing holders.
 const MAX_DURATION: Duration = Duration::from_secs(120);
@@ -129,8 +129,8 @@ pub(crate) fn find(process: &Process, frozen: &mut FrozenState, options: &Option
             builder.append(blocks);
         }
     }
-    for holding in frozen.runtime_readings.iter_mut().filter_map(|runtime| runtime.reference_hints.as_mut()) {
-        builder.append(std::mem::take(&mut holding.blocks));
+    for hints in frozen.runtime_readings.iter_mut().filter_map(|runtime| runtime.reference_hints.as_mut()) {
+        builder.append(std::mem::take(&mut hints.blocks));
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let mut holders = Holders {
@@ -147,7 +147,7 @@ pub(crate) fn find(process: &Process, frozen: &mut FrozenState, options: &Option
     holders
 }
 
-/// Follows references, and fills in what they show.
+/// Follows references, and fills in the sums and lists that result.
 fn fill(
     holders: &mut Holders,
     builder: Builder,

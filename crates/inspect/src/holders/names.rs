@@ -60,10 +60,10 @@ pub fn demangle_symbol(name: &[u8]) -> String {
         .unwrap_or_else(|| String::from_utf8_lossy(name).into_owned())
 }
 
-/// Returns the Rust type of a vtable: the type in the name of the drop function; if that has
-/// several names, the one that the methods can belong to; if nothing needs to be dropped, the type
-/// in the names of the methods. `None` unless exactly one type is left. Functions with identical
-/// code have several names.
+/// Returns the Rust type of a vtable; `None` unless exactly one type is possible. Functions with
+/// identical code are merged and have several names. So the types in the names of the drop function
+/// are possible, or, if nothing needs to be dropped, those in the names of the methods; each method
+/// whose names agree with some of them excludes the others.
 pub fn vtable_type<'a>(drops: &'a [String], methods: impl Iterator<Item = &'a [String]>) -> Option<String> {
     let mut possible: BTreeSet<&str> = drops.iter().filter_map(|name| dropped_type(name)).collect();
     if !drops.is_empty() && possible.is_empty() {

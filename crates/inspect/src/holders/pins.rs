@@ -41,7 +41,7 @@ pub struct Pins {
 pub struct RootAndType {
     /// The root; [`NO_ROOT`] for unreachable blocks.
     pub root: u32,
-    /// The type.
+    /// The type, as [`Types::kind`].
     pub kind: u32,
 }
 
@@ -54,7 +54,7 @@ struct Unit {
     used_bytes: u64,
     /// The root that all of its blocks have; `None` if they differ.
     root: Option<u32>,
-    /// The type that all of its blocks have; `None` if they differ.
+    /// The type that all of its blocks have, as [`Types::kind`]; `None` if they differ.
     kind: Option<u32>,
 }
 

@@ -1,9 +1,9 @@
 //! Finds references to blocks from outside: static data by symbol, stacks and registers by thread,
 //! memory of runtimes, and unexplained memory.
 //!
-//! Searches all private memory that no allocator's reader claims, word by word, and shared memory;
-//! file pages that were never written contain no address of a block. The part of
-//! a known stack below the stack pointer is not searched.
+//! Searches shared memory, and all private memory that no allocator's reader claims, word by word.
+//! Leaves out file pages that were never written, because they contain no address of a block, and
+//! the part of a known stack below the stack pointer.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
@@ -35,9 +35,9 @@ const MIN_ARRAY_WORDS: usize = 16;
 /// Bytes below a thread pointer that are searched where the kernel has joined a thread's storage
 /// with a heap: static TLS, and what the loader allocated before it.
 const STORAGE_BELOW_BYTES: u64 = 64 << 10;
-/// Bytes above it: `struct pthread`, of 0x900 bytes in glibc 2.36 (nptl/descr.h).
+/// Bytes above it: `struct pthread` (nptl/descr.h), of 0x940 bytes in glibc 2.36.
 const STORAGE_ABOVE_BYTES: u64 = 4 << 10;
-/// The bits of an address within a word.
+/// Mask of the bits of an address within a word.
 const WORD_MASK: u64 = 7;
 /// Maximum number of distinct roots; further ones of each kind are merged.
 const MAX_ROOTS: usize = 1 << 20;
@@ -145,7 +145,7 @@ fn thread_names(process: &Process, frozen: &FrozenState) -> HashMap<i32, String>
     frozen.threads().iter().map(|thread| name(thread.tid)).collect()
 }
 
-/// Refuses more references than [`MAX_REFERENCES`], or than there is memory for.
+/// The refusal of more references than `count`, which reached [`MAX_REFERENCES`] or filled memory.
 fn too_many_references(count: usize) -> Refused {
     Refused::TooMany { count: count as u64, max_count: MAX_REFERENCES as u64 }
 }
@@ -369,8 +369,8 @@ impl Finder<'_> {
     }
 
     /// Searches the storage of threads in what allocators claim. Where glibc's main arena continues
-    /// in memory of its own, as brk fails, the kernel may join this with the main thread's storage
-    /// (malloc.c, sysmalloc_mmap_fallback).
+    /// in mapped memory because brk fails, the kernel may join this with the main thread's storage
+    /// (malloc.c, `sysmalloc_mmap_fallback`; before glibc 2.35, `sysmalloc`).
     fn search_joined_storage(&mut self, searched: &RangeSet) -> Result<(), Refused> {
         let frozen = self.frozen;
         let heaps: Vec<AddressRange> =
@@ -452,7 +452,8 @@ impl Finder<'_> {
 
     /// Whether a word of glibc's own data points past a block rather than to it: bins and top point
     /// to the start of a free chunk, whose first word is the last that the block before may use
-    /// (malloc.c, "the chunk's overlapping fields").
+    /// (malloc.c: "the `foot' of the current chunk is actually represented as the prev_size of the
+    /// NEXT chunk").
     fn is_past_block(&self, hit: &Hit) -> bool {
         let block_end = self.blocks.start(hit.block).saturating_add(self.blocks.bytes(hit.block));
         hit.word.saturating_add(size_of::<u64>() as u64) >= block_end

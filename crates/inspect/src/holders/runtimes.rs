@@ -15,14 +15,16 @@ use strandline_claims::runtime::{ObjectTypes, Reading, ReferenceHints, claimed_r
 use strandline_holders::{BlockSet, Blocks, ExactBlocks, Refused, TaggedBlocks};
 use strandline_process::range::{AddressRange, RangeSet, containing};
 
-/// Maximum bytes before the collector's link in an object's block (CPython): the guard of a debug
-/// allocator, and two words for a dictionary and weak references, with a margin.
+/// Maximum bytes before the collector's link in an object's block (CPython): 16 of the debug
+/// allocator (obmalloc.c, `_PyMem_DebugRawAlloc`), two words for a dictionary and weak references
+/// (pycore_object.h, `_PyType_PreHeaderSize`), and a margin.
 const MAX_HEADER_BYTES: u64 = 48;
 /// Maximum bytes of a small block beyond the size that was requested.
 const MAX_PADDING_BYTES: u64 = 32;
-/// The same of a block that malloc maps.
+/// The same for a block that malloc maps.
 const MAX_MAPPED_PADDING_BYTES: u64 = PAGE_BYTES + MAX_PADDING_BYTES;
-/// Mask of the address in a collector's link, whose two low bits are flags.
+/// Mask of the address in a collector's link, whose two low bits are flags (CPython, pycore_gc.h,
+/// `_PyGC_PREV_SHIFT`).
 const LINK_ADDRESS_MASK: u64 = !3;
 
 /// Words of objects that are not references, though they may be addresses of blocks.

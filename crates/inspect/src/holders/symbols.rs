@@ -12,10 +12,10 @@ use crate::capture::FrozenState;
 /// Maximum number of symbols of one program or library; further variables and functions are named
 /// by file and offset.
 const MAX_SYMBOLS: usize = 1 << 21;
-/// Maximum bytes of their names.
+/// Maximum bytes of the names of all these symbols.
 const MAX_NAMES_BYTES: usize = 128 << 20;
 /// Maximum number of names of one function: functions with identical code may be merged.
-const MAX_NAMES: usize = 16;
+const MAX_FUNCTION_NAMES: usize = 16;
 /// Maximum number of functions before an instruction that are checked for one that contains it.
 const MAX_CHECKED: usize = 64;
 
@@ -94,7 +94,7 @@ pub fn add_function_names(
             if text.is_empty() || text.starts_with("_ZN") || text.starts_with("_R") {
                 function.is_complete = false;
             } else if !function.names.contains(&text) {
-                function.is_complete &= function.names.len() < MAX_NAMES;
+                function.is_complete &= function.names.len() < MAX_FUNCTION_NAMES;
                 function.names.extend(Some(text).filter(|_| function.is_complete));
             }
         }

@@ -1,5 +1,5 @@
 //! Types of blocks: from words in the block or next to references to it ([`BlockTypes`]), from a
-//! runtime's reader, or else from the size.
+//! runtime's reader, or else from the size. A `kind` is the number of a type.
 
 use std::collections::HashMap;
 
@@ -18,19 +18,19 @@ const MAX_SIZES: usize = 1 << 14;
 
 /// The type of each block, and the name of each type.
 pub struct Types {
-    /// The type of each block, as an index in `names`.
+    /// The kind of each block, an index in `names`.
     kinds: Vec<u16>,
     names: Vec<String>,
     by_name: HashMap<String, u16>,
-    /// Types of blocks of which only the size is known; `None` for all sizes beyond the maximum.
+    /// Kinds of blocks of which only the size is known; `None` for all sizes beyond the maximum.
     by_size: HashMap<Option<u64>, u16>,
-    /// Types of ledger rows, by id.
+    /// Kinds of blocks on ledger rows, by id.
     rows: HashMap<&'static str, u16>,
-    /// Types of runtimes' objects, by the address of the runtime's table and the number there.
+    /// Kinds of runtimes' objects, by the address of the runtime's table and the number there.
     objects: HashMap<(usize, u16), u16>,
 }
 
-/// The type of a vtable, and the minimum size of its blocks.
+/// The kind that a vtable identifies, and the minimum size of its blocks.
 #[derive(Clone, Copy)]
 struct ClassKind {
     kind: u16,
@@ -82,7 +82,7 @@ impl Types {
         Ok(types)
     }
 
-    /// Returns the type of blocks on a ledger row.
+    /// Returns the kind of blocks on a ledger row.
     fn row_kind(&mut self, id: &'static str) -> u16 {
         if let Some(kind) = self.rows.get(id) {
             return *kind;
@@ -92,7 +92,7 @@ impl Types {
         kind
     }
 
-    /// Returns the type of a runtime's objects.
+    /// Returns the kind of a runtime's objects.
     fn object_kind(&mut self, object: &ObjectType<'_>) -> u16 {
         let key = (std::ptr::from_ref(object.types).addr(), object.number);
         if let Some(kind) = self.objects.get(&key) {
@@ -103,7 +103,7 @@ impl Types {
         kind
     }
 
-    /// Returns the type with this name, which is added if missing.
+    /// Returns the kind with this name, which is added if missing.
     fn named_kind(&mut self, name: String) -> u16 {
         let is_full = self.names.len() >= MAX_TYPES && !self.by_name.contains_key(&name);
         let name = if is_full { "blocks of other types".to_owned() } else { name };
@@ -114,7 +114,7 @@ impl Types {
         })
     }
 
-    /// Returns the type of blocks of which only the size is known.
+    /// Returns the kind of blocks of which only the size is known.
     fn size_kind(&mut self, bytes: u64) -> u16 {
         let is_full = self.by_size.len() >= MAX_SIZES && !self.by_size.contains_key(&Some(bytes));
         let size = Some(bytes).filter(|_| !is_full);
@@ -133,17 +133,17 @@ impl Types {
         self.names.len()
     }
 
-    /// Returns the type of each block.
+    /// Returns the kind of each block.
     pub fn all(&self) -> &[u16] {
         &self.kinds
     }
 
-    /// Returns the name of a type.
+    /// Returns the name of a kind.
     pub fn name(&self, kind: u32) -> &str {
         self.names.get(kind as usize).map_or("", String::as_str)
     }
 
-    /// Returns the type of a block.
+    /// Returns the kind of a block.
     pub fn kind(&self, block: usize) -> u32 {
         self.kinds.get(block).copied().map_or(0, u32::from)
     }

@@ -4,9 +4,9 @@
 //! points to the class's `std::type_info`, which has the address of its name (Itanium C++ ABI,
 //! "Virtual Table Layout" and "RTTI Layout"), in stripped programs too. A Rust trait object is
 //! identified by a reference to it: the word after its address points to a vtable with the drop
-//! function, size, alignment and methods of the trait (library/core/src/ptr/metadata.rs, `struct
-//! VTable`; compiler/rustc_middle/src/ty/vtable.rs, `COMMON_VTABLE_ENTRIES`; the order is not
-//! guaranteed). Both vtables are in read-only data of a mapped file.
+//! function, size, alignment and methods of the trait (rust-lang/rust,
+//! compiler/rustc_middle/src/ty/vtable.rs, `COMMON_VTABLE_ENTRIES`; the order is not guaranteed).
+//! Both vtables are in read-only data of a mapped file.
 
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU16;
@@ -31,7 +31,7 @@ const MAX_CHECKED: usize = 1 << 19;
 const MAX_CACHED: usize = 1 << 14;
 /// Number of blocks whose vtable numbers are allocated together.
 const GROUP_BLOCKS: usize = 1 << 12;
-/// Maximum alignment of a type: Rust permits 2^29, but a larger number is rather other data.
+/// Maximum alignment of a type. Rust permits 2^29, but what exceeds this is probably other data.
 const MAX_ALIGNMENT: u64 = 1 << 12;
 /// Maximum number of methods that are used to find the name of a type.
 const MAX_METHODS: usize = 3;
@@ -122,7 +122,7 @@ impl BlockTypes {
 }
 
 impl<'a> VtableCollector<'a> {
-    /// A collector for `blocks` blocks of a process whose memory is `memory`.
+    /// Makes a collector for `blocks` blocks of a process whose memory is `memory`.
     ///
     /// # Errors
     /// [`Refused::NoMemory`] if there is no memory for it.

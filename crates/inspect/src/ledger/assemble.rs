@@ -53,17 +53,17 @@ pub struct Ledger {
     pub caveats: Vec<Caveat>,
 }
 
-/// The sums of one mapping, and its part of the page map.
+/// The bytes of one mapping by row, and the page map of all mappings.
 struct LedgerWriter<'a> {
     tally: Tally,
     page_map: Option<&'a mut PageMapWriter>,
 }
 
 impl LedgerWriter<'_> {
-    fn add(&mut self, id: RowRef, range: AddressRange) {
-        self.tally.add(id, range.len());
+    fn add(&mut self, row: RowRef, range: AddressRange) {
+        self.tally.add(row, range.len());
         if let Some(page_map) = &mut self.page_map {
-            page_map.add(id, range);
+            page_map.add(row, range);
         }
     }
 }
@@ -443,11 +443,11 @@ fn split(
         let candidates = [zeros.holder_at(at), allocator, program.holder_at(at)];
         let end = candidates.iter().fold(run.end, |end, candidate| end.min(candidate.end));
         if allocator.holder != Some(Holder::Claimed) {
-            let id = candidates.iter().find_map(|candidate| match candidate.holder {
-                Some(Holder::Row(id)) => Some(id),
+            let row = candidates.iter().find_map(|candidate| match candidate.holder {
+                Some(Holder::Row(row)) => Some(row),
                 Some(Holder::Claimed) | None => None,
             });
-            writer.add(id.unwrap_or(default_row), AddressRange::new(at, end));
+            writer.add(row.unwrap_or(default_row), AddressRange::new(at, end));
         }
         at = end;
     }
@@ -465,27 +465,27 @@ fn add_claim(
         if bytes == 0 {
             continue;
         }
-        let (id, holder) = rows.of_slot(slot);
-        tally.add(id, bytes);
+        let (row, holder) = rows.of_slot(slot);
+        tally.add(row, bytes);
         if let (Some(holder), Some(holders)) = (holder, &mut holders) {
-            holders.add(id, holder, bytes);
+            holders.add(row, holder, bytes);
         }
     }
-    let row = |class: fn(&BlockRows) -> RowRef| rows.rows.map_or(&ANONYMOUS, class);
-    for (bytes, id) in [
-        (resident.of(Class::Live), row(|rows| rows.live)),
-        (resident.of(Class::Header), row(|rows| rows.header)),
-        (resident.of(Class::Metadata), row(|rows| rows.metadata)),
-        (resident.of(Class::Cached), row(|rows| rows.cached)),
-        (resident.of(Class::Mmapped), row(|rows| rows.mapped)),
+    let row_of = |class: fn(&BlockRows) -> RowRef| rows.rows.map_or(&ANONYMOUS, class);
+    for (bytes, row) in [
+        (resident.of(Class::Live), row_of(|rows| rows.live)),
+        (resident.of(Class::Header), row_of(|rows| rows.header)),
+        (resident.of(Class::Metadata), row_of(|rows| rows.metadata)),
+        (resident.of(Class::Cached), row_of(|rows| rows.cached)),
+        (resident.of(Class::Mmapped), row_of(|rows| rows.mapped)),
         (resident.of(Class::Foreign), &ANONYMOUS),
-        (resident.of(Class::Unread), row(|rows| rows.unread)),
-        (resident.releasable, row(|rows| rows.releasable)),
-        (resident.kept, row(|rows| rows.kept)),
-        (resident.pinned, row(|rows| rows.pinned)),
+        (resident.of(Class::Unread), row_of(|rows| rows.unread)),
+        (resident.releasable, row_of(|rows| rows.releasable)),
+        (resident.kept, row_of(|rows| rows.kept)),
+        (resident.pinned, row_of(|rows| rows.pinned)),
         (resident.zero, &ZERO),
     ] {
-        tally.add(id, bytes);
+        tally.add(row, bytes);
     }
 }
 
@@ -525,16 +525,16 @@ fn move_lazy_free(
 ) {
     let mapped = readings.iter().filter_map(|reading| Some(reading.rows?.mapped));
     let rows = [&ANONYMOUS as RowRef, &ZERO, &PROGRAM_DATA, &STACK_BELOW_SP].into_iter().chain(mapped);
-    let move_bytes = |writer: &mut LedgerWriter<'_>, id, taken| {
+    let move_bytes = |writer: &mut LedgerWriter<'_>, row, taken| {
         writer.tally.add(&LAZY_FREE, taken);
         if let Some(page_map) = &mut writer.page_map {
-            page_map.move_bytes(id, &LAZY_FREE, taken);
+            page_map.move_bytes(row, &LAZY_FREE, taken);
         }
     };
     let mut remaining_bytes = entry.counts.lazy_free_bytes;
-    for id in rows {
-        let taken = writer.tally.take(id, remaining_bytes);
-        move_bytes(writer, id, taken);
+    for row in rows {
+        let taken = writer.tally.take(row, remaining_bytes);
+        move_bytes(writer, row, taken);
         remaining_bytes -= taken;
     }
     // A claim may span several mappings.

@@ -1,7 +1,7 @@
 //! Finds where each program's bss ends, from the headers of mapped files.
 //!
-//! Reads files, not the target's mappings of them: that would bring pages into the target. If a
-//! file cannot be opened, the result is coarser, but never wrong.
+//! Reads files, not the target's mappings of them: reading those would bring pages into the target.
+//! If a file cannot be opened, its bss stays on the row of unexplained memory.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -19,7 +19,7 @@ pub fn add_named_blocks(inputs: &Inputs<'_>, palette: &SlotTable, holders: &mut 
     zeros.add(inputs.zero_runs.iter().copied());
     for reading in inputs.runtime_readings {
         for named in &reading.named_blocks {
-            let Some(SlotEntry { row: id, .. }) = palette.get(named.slot) else { continue };
+            let Some(SlotEntry { row, .. }) = palette.get(named.slot) else { continue };
             // The allocator's ranges count a block's bytes `payload_offset_bytes` lower than its
             // pointer. A block with its own mapping is in no range, and has no offset.
             let has_block = |claim: &RangeClaim| claim.start <= named.pointer && named.pointer < claim.end;
@@ -29,7 +29,7 @@ pub fn add_named_blocks(inputs: &Inputs<'_>, palette: &SlotTable, holders: &mut 
             let end = start.saturating_add(named.bytes);
             let resident_bytes = inputs.residency.resident_bytes_in(start..end);
             let zero_bytes: u64 = zeros.within((start, end)).map(AddressRange::len).sum();
-            holders.add(id, &named.holder, resident_bytes.saturating_sub(zero_bytes));
+            holders.add(row, &named.holder, resident_bytes.saturating_sub(zero_bytes));
         }
     }
 }

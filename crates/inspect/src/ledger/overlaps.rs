@@ -1,4 +1,4 @@
-//! Which of many ranges overlap each of many others, in one pass over both.
+//! Finds the ranges that overlap each of many other ranges, in one pass over both.
 
 use strandline_process::range::AddressRange;
 

@@ -183,16 +183,16 @@ impl PageMapWriter {
     }
 
     /// Adds the resident bytes of `range`, which is in the mapping.
-    pub fn add(&mut self, id: RowRef, range: AddressRange) {
+    pub fn add(&mut self, row: RowRef, range: AddressRange) {
         let Some(open) = &mut self.open else {
-            self.left_out.add(id, range.len());
+            self.left_out.add(row, range.len());
             return;
         };
         let mut at = range.start;
         while at < range.end {
             let last_byte = at | ((1 << self.shift) - 1);
             let end = last_byte.saturating_add(1).min(range.end);
-            open.cell(at >> self.shift).add(id, end - at);
+            open.cell(at >> self.shift).add(row, end - at);
             at = end;
         }
     }

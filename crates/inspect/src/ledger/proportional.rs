@@ -17,6 +17,7 @@ enum PageKind {
     SharedMemory,
 }
 
+/// The kind of the pages on the row `id`.
 fn page_kind(id: &str) -> PageKind {
     match id {
         "program.text" | "kernel.file" | "kernel.device" => PageKind::File,
@@ -58,7 +59,7 @@ pub fn anonymous_rows(explanation: &Explanation, total_bytes: u64) -> Option<Vec
     scale(&mut rows.iter_mut().collect::<Vec<_>>(), total_bytes).then_some(rows)
 }
 
-/// Returns the rows in proportion, added up by state.
+/// Returns the rows in proportion, added up by state; `None` if [`rows()`] returns that.
 pub fn totals(explanation: &Explanation) -> Option<Totals> {
     rows(explanation).map(|rows| rows::totals(&rows))
 }

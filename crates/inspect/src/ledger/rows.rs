@@ -11,12 +11,12 @@ use crate::readers;
 /// All rows, in the order of their numbers.
 static ROWS: LazyLock<Vec<RowRef>> = LazyLock::new(|| readers::rows().collect());
 
-/// Returns the names of all rows that a ledger may have.
+/// Returns the ids of all rows that a ledger may have, in the order of their numbers.
 pub fn ids() -> impl Iterator<Item = &'static str> {
     ROWS.iter().map(|row| row.id)
 }
 
-/// Returns name and state of all rows, in the order of their numbers.
+/// Returns id and state of all rows, in the order of their numbers.
 pub fn legend() -> impl Iterator<Item = (&'static str, State)> {
     ROWS.iter().map(|row| (row.id, row.state))
 }
@@ -32,29 +32,29 @@ impl Default for Tally {
 }
 
 impl Tally {
-    /// The bytes of a row.
-    fn bytes_mut(&mut self, id: RowRef) -> &mut u64 {
-        &mut self.0[readers::number(id)]
+    /// Returns the bytes of a row, to change them.
+    fn bytes_mut(&mut self, row: RowRef) -> &mut u64 {
+        &mut self.0[readers::number(row)]
     }
 
     /// Adds bytes to a row.
-    pub fn add(&mut self, id: RowRef, bytes: u64) {
+    pub fn add(&mut self, row: RowRef, bytes: u64) {
         if bytes > 0 {
-            *self.bytes_mut(id) += bytes;
+            *self.bytes_mut(row) += bytes;
         }
     }
 
     /// Takes up to `bytes` from a row, and returns how many it took.
-    pub fn take(&mut self, id: RowRef, bytes: u64) -> u64 {
-        let sum = self.bytes_mut(id);
+    pub fn take(&mut self, row: RowRef, bytes: u64) -> u64 {
+        let sum = self.bytes_mut(row);
         let taken = (*sum).min(bytes);
         *sum -= taken;
         taken
     }
 
     /// Returns the bytes of a row.
-    pub fn bytes_of(&self, id: RowRef) -> u64 {
-        self.0[readers::number(id)]
+    pub fn bytes_of(&self, row: RowRef) -> u64 {
+        self.0[readers::number(row)]
     }
 
     /// Adds another tally.
@@ -112,8 +112,8 @@ pub struct NamedHolders(BTreeMap<RowRef, BTreeMap<String, u64>>);
 
 impl NamedHolders {
     /// Adds bytes that `holder` has on a row.
-    pub fn add(&mut self, id: RowRef, holder: &str, bytes: u64) {
-        let of_row = self.0.entry(id).or_default();
+    pub fn add(&mut self, row: RowRef, holder: &str, bytes: u64) {
+        let of_row = self.0.entry(row).or_default();
         match of_row.get_mut(holder) {
             Some(sum) => *sum += bytes,
             None => drop(of_row.insert(holder.to_owned(), bytes)),
@@ -121,8 +121,8 @@ impl NamedHolders {
     }
 
     /// Names and bytes of the holders on a row.
-    fn of_row(&self, id: RowRef) -> impl Iterator<Item = (&String, &u64)> {
-        self.0.get(&id).into_iter().flatten()
+    fn of_row(&self, row: RowRef) -> impl Iterator<Item = (&String, &u64)> {
+        self.0.get(&row).into_iter().flatten()
     }
 }
 

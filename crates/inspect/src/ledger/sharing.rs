@@ -15,7 +15,7 @@ pub struct Sharing {
     pub private_bytes: u64,
     /// Bytes of pages that other processes have mapped too.
     pub shared_bytes: u64,
-    /// Average number of these other processes; `None` if unknown.
+    /// Average number of these other processes; `None` if no page is shared, or if it is unknown.
     pub other_processes: Option<u64>,
 }
 

@@ -1,8 +1,8 @@
 //! Finds all-zero pages in memory that no allocator's reader walked.
 //!
-//! The target runs meanwhile: the result is not worth a stop as long as it takes to read all these
-//! pages. A page counts only if it was resident at the stop and is still resident afterwards: a
-//! page that the program gave back in between would read as zeros too.
+//! The target runs meanwhile, because reading all these pages takes too long for a stop. A page
+//! counts only if it was resident at the stop and is still resident afterwards: a page that the
+//! program released in between would read as zeros too.
 
 use std::fs::File;
 use std::ops::Range;

@@ -19,7 +19,7 @@ use crate::readers::{self, allocators, runtimes};
 /// An allocator or a runtime in a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Component {
-    /// `jemalloc`, `tcmalloc`, `mimalloc`, `musl`, `go`, `jvm`, `v8`; `cpython`, `perl`, `node`, ….
+    /// Its name in the table of readers: `jemalloc`.
     pub name: String,
     /// Its version, if it can be determined cheaply.
     pub version: Option<String>,

@@ -1,4 +1,5 @@
-//! Has a thread of the process call one function of its allocator, and counts what that gave back.
+//! Makes a thread of the process call one function of its allocator, and counts the pages that the
+//! call released.
 //!
 //! The caller has found the function and the code that must not be on the thread's stack; of a
 //! heap, only lock words are read here. Refuses rather than taking a risk: see `choose` and
@@ -24,8 +25,8 @@ use strandline_process::target::tracee::{Tracee, means_ended};
 
 /// Maximum time for the call itself before it is left to end by itself.
 pub const CALL_LIMIT: Duration = Duration::from_secs(120);
-/// Stack for a handler that runs in the call: its signal frame, with 11 KiB of extended state at
-/// most, and its functions.
+/// Stack for a signal handler that runs during the call: its signal frame, with at most 11 KiB of
+/// extended state (AMX), and its functions.
 pub(super) const HANDLER_STACK_BYTES: u64 = 20 << 10;
 /// Alignment of a text on the thread's stack, in bytes.
 const TEXT_ALIGNMENT: u64 = 16;
@@ -51,7 +52,7 @@ pub struct CallRequest<'a> {
     pub heaps: &'a [Range<u64>],
     /// How long to search for a safe thread.
     pub wait: Duration,
-    /// How long to count minor faults afterwards; zero for not at all.
+    /// How long to count minor faults afterwards; zero to count none.
     pub watch: Duration,
     /// The only thread that may make the call; `None` chooses the one that is disturbed least.
     pub thread: Option<i32>,
@@ -59,7 +60,7 @@ pub struct CallRequest<'a> {
     pub must_wait: bool,
 }
 
-/// Has process `pid` make the call once.
+/// Makes the call once in process `pid`.
 ///
 /// Blocks for at most `wait`, the call, and `watch`. A [`Refusal`] means that nothing in the target
 /// was changed, unless [`Refusal::touched`] is true.

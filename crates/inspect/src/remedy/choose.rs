@@ -42,7 +42,7 @@ const LOCK_CHECK_INTERVAL: Duration = Duration::from_micros(20);
 /// How long a thread that is inside malloc is checked again: a busy thread stops again sooner than
 /// the next one gets a processor.
 const RECHECK_LIMIT: Duration = Duration::from_millis(20);
-/// How long it runs between two of these checks.
+/// How long the thread runs between two of these checks.
 const RECHECK_PAUSE: Duration = Duration::from_micros(5);
 /// Maximum number of threads checked in one round.
 const MAX_CANDIDATES: usize = 256;
@@ -112,7 +112,7 @@ pub struct ThreadConditions<'a> {
     pub stack_bytes: u64,
     /// The only thread that may be chosen, if there is such a restriction.
     pub thread: Option<i32>,
-    /// The FS bases of the threads that may be chosen; empty for all.
+    /// The FS bases of the threads that may be chosen; empty to allow all.
     pub fs_bases: &'a [u64],
     /// Whether the thread must be in one of `PLAIN_WAITS`.
     pub must_wait: bool,
@@ -294,7 +294,7 @@ impl Chooser<'_> {
         threads.retain(|&tid| self.conditions.thread.is_none_or(|only| only == tid));
         let count = threads.len().max(1);
         self.cycle_rounds = count.div_ceil(MAX_CANDIDATES);
-        // Each round begins at another thread, so that all are tried, however many there are.
+        // Each round begins at another thread, so that all are tried even if they are many.
         threads.rotate_left(round.wrapping_mul(MAX_CANDIDATES) % count);
         threads.truncate(MAX_CANDIDATES);
         self.reasons.retain(|tid, _| threads.contains(tid));

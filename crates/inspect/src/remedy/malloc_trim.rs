@@ -1,5 +1,5 @@
-//! The remedy `malloc_trim`: has a thread of the process call `malloc_trim(0)`, and counts what
-//! that gave back.
+//! The remedy `malloc_trim`: makes a thread of the process call `malloc_trim(0)`, and counts the
+//! pages that the call released.
 //!
 //! The caller has found the function, the locks of the arenas and the ranges of the heaps.
 
@@ -29,13 +29,13 @@ pub struct TrimRequest<'a> {
     pub heaps: Vec<Range<u64>>,
     /// How long to search for a safe thread.
     pub wait: Duration,
-    /// How long to count minor faults afterwards; zero for not at all.
+    /// How long to count minor faults afterwards; zero to count none.
     pub watch: Duration,
     /// The only thread that may make the call; `None` chooses the one that is disturbed least.
     pub thread: Option<i32>,
 }
 
-/// Has process `pid` call `malloc_trim(0)` once.
+/// Calls `malloc_trim(0)` once in process `pid`.
 ///
 /// Blocks for at most `wait`, the call, and `watch`. A [`Refusal`] means that nothing in the target
 /// was changed, unless [`Refusal::touched`] is true.

@@ -10,7 +10,7 @@
 //! - [`zero_pages`]: pages that contain only zeros are released.
 //!
 //! `precheck` refuses processes in which nothing may be done, [`choose`] finds a thread that holds
-//! no lock, and [`call`] has it make the call, with room for the signal handlers by which runtimes
+//! no lock, and [`call`] makes the call in it, with room for the signal handlers by which runtimes
 //! stop threads (`stop_handlers`). All four use [`strandline_process::call`], whose call looks to
 //! the kernel like a signal handler: if strandline dies at any instant, the process runs on by
 //! itself. `docs/safety.md` describes each step and what was tried.

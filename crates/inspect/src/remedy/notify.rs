@@ -54,7 +54,7 @@ pub struct NotifyRequest<'a> {
     pub locks: &'a [u64],
     /// How long to search for a safe moment, for each call.
     pub wait: Duration,
-    /// How long to count minor faults afterwards.
+    /// How long to count minor faults afterwards; zero to count none.
     pub watch: Duration,
 }
 
@@ -62,19 +62,22 @@ pub struct NotifyRequest<'a> {
 pub struct Notified {
     /// Effect and cost.
     pub applied: Applied,
-    /// Heaps whose work was not done within [`WORK_LIMIT`]: their threads are blocked.
-    pub unfinished: usize,
+    /// Number of heaps whose work was not done within [`WORK_LIMIT`]: their threads are blocked.
+    pub unfinished_heaps: usize,
     /// The last refusal of a call, if other calls were made.
     pub refused: Option<Refusal>,
     /// Lower bound on the bytes released by the heaps whose work was done.
     pub least_bytes: u64,
-    /// Largest drop of the process's private memory.
+    /// Largest drop of the process's private bytes.
     pub largest_drop_bytes: u64,
-    /// Drop at the end.
+    /// Drop of its private bytes at the end.
     pub final_drop_bytes: u64,
 }
 
-/// Has process `pid` make all calls, and waits until the work is done.
+/// Makes all calls in process `pid`, and waits until the work is done.
+///
+/// # Errors
+/// The last refusal if no call was made; or the process ended, or cannot be read any more.
 pub fn apply(pid: i32, request: &NotifyRequest<'_>) -> Result<Notified, Refusal> {
     let process = &admission::open_target(pid)?;
     let target = Target::find(process, request)?;
@@ -122,7 +125,7 @@ pub fn apply(pid: i32, request: &NotifyRequest<'_>) -> Result<Notified, Refusal>
     applied.watch_faults(process, request.watch);
     Ok(Notified {
         applied,
-        unfinished: work.unfinished,
+        unfinished_heaps: work.unfinished_heaps,
         refused,
         least_bytes: work.least_bytes,
         largest_drop_bytes: drop_to(work.lowest_bytes),
@@ -132,6 +135,9 @@ pub fn apply(pid: i32, request: &NotifyRequest<'_>) -> Result<Notified, Refusal>
 
 /// Checks whether process `pid` could make one of the calls now: chooses threads as [`apply`] does,
 /// and releases them.
+///
+/// # Errors
+/// The last refusal.
 pub fn check(pid: i32, request: &NotifyRequest<'_>) -> Result<(), Refusal> {
     let process = &admission::open_target(pid)?;
     let target = Target { is_dry_run: true, ..Target::find(process, request)? };
@@ -164,7 +170,7 @@ struct Target<'a> {
     code: RuntimeCode,
     /// Code of handlers that stop threads.
     stop_handlers: Vec<Range<u64>>,
-    /// Whether everything is done except the calls.
+    /// Whether everything but the calls is done: a check.
     is_dry_run: bool,
 }
 
@@ -380,11 +386,11 @@ fn has_open_work(process: &Process, call: &NotifyCall) -> bool {
 
 /// How the work ended.
 struct WorkResult {
-    /// Heaps whose work was not done.
-    unfinished: usize,
+    /// Number of heaps whose work was not done.
+    unfinished_heaps: usize,
     /// Lower bound on the bytes released by the other heaps.
     least_bytes: u64,
-    /// The least private memory seen.
+    /// The fewest private bytes seen.
     lowest_bytes: u64,
     /// The footprint at the end.
     after: Footprint,
@@ -398,7 +404,7 @@ fn wait_until_done(process: &Process, made_calls: &[&NotifyCall]) -> Result<Work
     let deadline = Instant::now() + WORK_LIMIT;
     let private_bytes = || Footprint::read(process).map(|footprint| footprint.private_bytes);
     let mut lowest_bytes = private_bytes()?;
-    let (unfinished, least_bytes) = loop {
+    let (unfinished_heaps, least_bytes) = loop {
         let (pending, done): (Vec<&NotifyCall>, Vec<&NotifyCall>) =
             made_calls.iter().copied().partition(|call| has_open_work(process, call));
         lowest_bytes = lowest_bytes.min(private_bytes()?);
@@ -418,5 +424,5 @@ fn wait_until_done(process: &Process, made_calls: &[&NotifyCall]) -> Result<Work
             (settled_bytes, since) = (current_bytes.min(settled_bytes), Instant::now());
         }
     }
-    Ok(WorkResult { unfinished, least_bytes, lowest_bytes, after: Footprint::read(process)? })
+    Ok(WorkResult { unfinished_heaps, least_bytes, lowest_bytes, after: Footprint::read(process)? })
 }

@@ -1,5 +1,5 @@
-//! Remedies of allocators other than glibc: has a thread call the function by which its allocator
-//! gives free pages back.
+//! Remedies of allocators other than glibc: makes a thread call the function by which its allocator
+//! releases free pages.
 //!
 //! A thread that holds a lock of the allocator, or is inside one of its functions, has a frame of
 //! the allocator's code on its stack: so no thread with such a frame is chosen. In a library this
@@ -36,17 +36,18 @@ const MAX_SPAN_BYTES: u64 = 64 << 20;
 /// Margin before the first and after the last function with a name of the allocator, for static
 /// functions without one.
 const MARGIN_BYTES: u64 = 16 << 10;
-/// Minimum number of such functions: a program may export some and be stripped of the others.
+/// Minimum number of functions with a name of the allocator: a program may export some and be
+/// stripped of the others.
 const MIN_FUNCTIONS: usize = 100;
 /// Maximum number of symbols with the name of the function to call, and of those with the name of
 /// its sibling: each may have a prefix.
 const MAX_CANDIDATES: usize = 16;
-/// Functions that fork. After a fork, an allocator releases its last lock with
-/// pthread_mutex_unlock, where a compiler may have left no frame of the allocator.
+/// Functions that fork, and pthread_mutex_unlock: with a tail call of it, which leaves no frame of
+/// the allocator, an allocator may release its last lock after a fork.
 const FORK_FUNCTIONS: [&[u8]; 6] =
     [b"fork", b"__fork", b"__libc_fork", b"_Fork", b"pthread_mutex_unlock", b"__pthread_mutex_unlock"];
 
-/// The call, and what else is known about the process.
+/// The call, and what it needs.
 pub struct PurgeRequest<'a> {
     /// The call.
     pub plan: &'a CallPlan,
@@ -56,16 +57,22 @@ pub struct PurgeRequest<'a> {
     pub libc: Option<&'a CallPlan>,
     /// How long to search for a safe thread.
     pub wait: Duration,
-    /// How long to count minor faults afterwards; zero for not at all.
+    /// How long to count minor faults afterwards; zero to count none.
     pub watch: Duration,
 }
 
-/// Has process `pid` make the call once.
+/// Makes the call once in process `pid`.
+///
+/// # Errors
+/// The reason why it was not made, or what went wrong in it.
 pub fn apply(pid: i32, request: &PurgeRequest<'_>) -> Result<Applied, String> {
     with_call(pid, request, &|call| call::apply(pid, call))
 }
 
 /// Checks whether process `pid` could make the call now, without calling anything.
+///
+/// # Errors
+/// The reason against it.
 pub fn check(pid: i32, request: &PurgeRequest<'_>) -> Result<(), String> {
     with_call(pid, request, &|call| call::check(pid, call))
 }
@@ -192,9 +199,9 @@ fn first_use_conditions(
     Some(FirstUseConditions { code, locks: libc.locks.clone() })
 }
 
-/// Returns the functions that fork: between the calls into an allocator before and after a fork
-/// (pthread_atfork) the thread holds all of the allocator's locks, without a frame of the allocator
-/// on its stack. `None` if no function named fork is found.
+/// Returns the code of [`FORK_FUNCTIONS`]: between the calls into an allocator before and after a
+/// fork (pthread_atfork) the thread holds all of the allocator's locks, without a frame of the
+/// allocator on its stack. `None` if no function named fork is found.
 fn fork_functions(process: &Process, space: &AddressSpace) -> Option<Vec<Range<u64>>> {
     let program = process.executable();
     let mut functions: Vec<Range<u64>> = Vec::new();
@@ -235,8 +242,8 @@ fn find_function(object: &Object, function: &Function) -> Option<Symbol> {
     let mut candidates: Vec<NamedSymbol> = Vec::new();
     let mut siblings: HashSet<Vec<u8>> = HashSet::new();
     object.each_symbol(&mut |name, symbol| {
-        // A library may hide them when it is linked (a version script makes them local): then a
-        // prefix distinguishes them from functions of the library itself.
+        // A version script may make the allocator's functions local in a library: then a prefix
+        // distinguishes them from functions of the library itself.
         let is_bare = name == function.name.as_bytes() || name == sibling.as_bytes();
         if !symbol.is_global && is_bare || !object.text_contains(symbol.address) {
             return;

@@ -9,7 +9,7 @@ use super::malloc_trim::{self, TrimRequest};
 use super::notify::{self, Notified, NotifyRequest};
 use super::purge;
 use super::totals::CallTotals;
-use super::zero_pages::{self, ZeroRequest};
+use super::zero_pages::{self, Released, ZeroRequest};
 use super::{Applied, Refusal};
 use crate::capture::{Options, Progress, SnapshotMode};
 use crate::facts::{Explanation, Outcome, Reclamation, RemedyKind};
@@ -26,12 +26,12 @@ use strandline_process::error::Result;
 use strandline_process::host;
 use strandline_process::procfs::{self, Process};
 
-/// How to give memory back.
+/// How to release memory.
 #[derive(Clone, Copy, Default)]
 pub struct ReclaimOptions<'a> {
     /// Id of the remedy, from [`applicable`]; `None` for the allocator call that releases most.
     pub remedy: Option<&'a str>,
-    /// Predict only.
+    /// Whether to predict only.
     pub dry_run: bool,
     /// How long to wait for a safe moment.
     pub wait: Duration,
@@ -43,21 +43,21 @@ pub struct ReclaimOptions<'a> {
     pub max_stop: Option<Duration>,
     /// See [`Options::quiet_for`].
     pub quiet_for: Duration,
-    /// Whether to read a snapshot; see [`Options::snapshot`].
+    /// When to read a snapshot; see [`Options::snapshot`].
     pub snapshot: SnapshotMode,
     /// Called with the progress of the work.
     pub progress: Option<Progress<'a>>,
 }
 
-/// Divisor of the released bytes for the minimum growth right afterwards that is a caveat.
+/// Growth right after a release is a caveat if it is above the released bytes divided by this.
 const MIN_GROWTH_DIVISOR: u64 = 10;
 /// Maximum number of reads of an inconsistent heap: if malloc was changing it, it is consistent a
 /// moment later.
 const MAX_READS: u32 = 5;
 /// Pause between two of these reads.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
-/// Extra wait after the due time of a call: mimalloc delays once more within a millisecond of it
-/// (segment.c, `mi_segment_schedule_purge`).
+/// Extra wait after the due time of a call: a free within a millisecond of it makes mimalloc wait
+/// once more (mimalloc 2, segment.c, `mi_segment_schedule_purge`, `purge_extend_delay`).
 const DUE_MARGIN: Duration = Duration::from_millis(10);
 /// Help text of [`ZERO_PAGES`], which belongs to no reader.
 const ZERO_PAGES_HELP: &str = "the kernel takes back resident pages that are all zero";
@@ -69,7 +69,7 @@ pub struct ApplicableRemedy {
     pub id: &'static str,
     /// What it does, in a line.
     pub help: &'static str,
-    /// Whether it is refused with what to do in the program.
+    /// Whether [`reclaim`] refuses it, with advice on what to do in the program.
     pub is_advice: bool,
 }
 
@@ -160,7 +160,7 @@ fn apply(
     }
 }
 
-/// Has a reader apply a remedy; true if it did.
+/// Lets a reader apply a remedy; true if it did.
 fn apply_by_reader(
     apply: fn(&Request<'_>) -> Answer,
     owner: &ReaderInfo,
@@ -225,11 +225,11 @@ fn notify_runtime(
 /// Reports in `answer` what the requests to the runtime `owner` did, which has `heap_count` heaps;
 /// true, as requests were made.
 fn report_notified(notified: Notified, heap_count: usize, owner: &str, answer: &mut Reclamation) -> bool {
-    let Notified { applied, unfinished, refused, least_bytes, largest_drop_bytes, final_drop_bytes } =
+    let Notified { applied, unfinished_heaps, refused, least_bytes, largest_drop_bytes, final_drop_bytes } =
         notified;
-    if unfinished > 0 {
+    if unfinished_heaps > 0 {
         let text = format!(
-            "the threads of {unfinished} of {} have not run the collection within {} s (blocked, or busy in native code); \
+            "the threads of {unfinished_heaps} of {} have not run the collection within {} s (blocked, or busy in native code); \
              they run it when they can",
             counted(heap_count as u64, "heap"),
             notify::WORK_LIMIT.as_secs()
@@ -237,7 +237,7 @@ fn report_notified(notified: Notified, heap_count: usize, owner: &str, answer: &
         answer.caveats.push(Caveat::new("not_collected_yet", owner, None, text.as_str()));
         answer.reason = Some(text);
     }
-    if refused.is_some() || unfinished > 0 {
+    if refused.is_some() || unfinished_heaps > 0 {
         answer.predicted_bytes = None;
         answer.predicted_least_bytes = Some(least_bytes);
     }
@@ -309,7 +309,7 @@ fn read_before(pid: i32, options: &ReclaimOptions<'_>) -> Result<Inspection> {
     let needs_snapshot = options.remedy.is_some_and(needs_trace) && options.snapshot == SnapshotMode::Never;
     let read_options = Options {
         progress: options.progress,
-        before_call: is_call,
+        checks_for_call: is_call,
         max_stop: options.max_stop,
         quiet_for: options.quiet_for,
         snapshot: if needs_snapshot { SnapshotMode::IfPossible } else { options.snapshot },
@@ -577,7 +577,13 @@ fn release_zero_pages(
         refused.into_iter().for_each(|refusal| refuse(answer, refusal.to_string()));
         return false;
     }
-    report_one(zero_pages::apply(pid, &request).map_err(|refusal| refusal.to_string()), answer)
+    let result = zero_pages::apply(pid, &request).map(|Released { applied, refused }| {
+        // Not a refusal of the whole: the effect before it is reported.
+        let remark = refused.map(|refusal| format!("not all of its zero pages were tried: {refusal}"));
+        answer.reason = remark.or(answer.reason.take());
+        applied
+    });
+    report_one(result.map_err(|refusal| refusal.to_string()), answer)
 }
 
 /// Reports the only call in `answer`, or why it was not made; true if it was.

@@ -16,7 +16,7 @@ pub struct CallTotals {
 }
 
 impl CallTotals {
-    /// Adds a call.
+    /// Adds the effect of a call.
     pub fn add(&mut self, applied: &Applied) {
         let (is_first, sum) = (self.calls == 0, &mut self.applied);
         sum.before = if is_first { applied.before } else { sum.before };

@@ -6,7 +6,7 @@
 //! threads and makes one call madvise; if strandline were killed in the microseconds between arming
 //! that call and its end, the other threads would run on and a write could be lost. So the direct
 //! method is used on request only, in small ranges, and never if something else may hold the pages
-//! (see `holders`).
+//! ([`strandline_process::target::holders`]).
 
 use std::fs::File;
 use std::ops::Range;
@@ -50,9 +50,9 @@ const GETPID: u64 = 39;
 const MADVISE: u64 = 28;
 /// The advice that releases pages (madvise(2)).
 const MADV_DONTNEED: u64 = 4;
-/// Flags in smaps (proc(5), VmFlags) of mappings in which nothing is released: locked, hugetlb, of
-/// a device, of plain page frames alone or mixed with pages, and watched by a userfaultfd for
-/// missing pages, writes or minor faults.
+/// Flags in smaps (VmFlags; fs/proc/task_mmu.c, `show_smap_vma_flags`) of mappings in which nothing
+/// is released: locked, hugetlb, of a device, of plain page frames alone or mixed with pages, and
+/// watched by a userfaultfd for missing pages, writes or minor faults.
 const EXCLUDED_FLAGS: [&[u8; 2]; 8] = [b"lo", b"ht", b"io", b"pf", b"mm", b"um", b"uw", b"ui"];
 /// The calls that the thread makes.
 const INJECTED_CALLS: [RequiredCall; 3] = [
@@ -71,29 +71,39 @@ pub struct ZeroRequest {
     pub allow_risk: bool,
     /// How long to try to stop all threads.
     pub wait: Duration,
-    /// How long to count minor faults afterwards; zero for not at all.
+    /// How long to count minor faults afterwards; zero to count none.
     pub watch: Duration,
+}
+
+/// What was done.
+#[derive(Debug)]
+pub struct Released {
+    /// Effect and cost.
+    pub applied: Applied,
+    /// The refusal that ended the work after a part of it.
+    pub refused: Option<Refusal>,
 }
 
 /// Releases the all-zero pages of `request.ranges` of process `pid`.
 ///
 /// Blocks for at most `wait` per stretch of work, and for `watch`. A refusal means that nothing was
 /// changed, unless [`Refusal::touched`] is true: then earlier stretches may have released pages.
-pub fn apply(pid: i32, request: &ZeroRequest) -> Result<Applied, Refusal> {
+pub fn apply(pid: i32, request: &ZeroRequest) -> Result<Released, Refusal> {
     let process = &admission::open_target(pid)?;
     let method = choose_method(process, request)?;
     let pagemap = process.open_file("pagemap")?;
     let before = Footprint::of(process);
-    let effect = match method {
-        Method::PageOut => page_out(process, request, &pagemap)?,
+    let Released { applied: effect, refused } = match method {
+        Method::PageOut => Released { applied: page_out(process, request, &pagemap)?, refused: None },
         Method::Direct(code) => release_directly(process, request, code, &pagemap)?,
     };
     let mut applied = Applied { before, after: Footprint::of(process), ..effect };
     applied.watch_faults(process, request.watch);
-    Ok(applied)
+    Ok(Released { applied, refused })
 }
 
-/// Checks whether [`apply`] would release pages now, without releasing any.
+/// Checks whether [`apply`] would release pages now, without releasing any; the refusal is the one
+/// that it would return.
 pub fn check(pid: i32, request: &ZeroRequest) -> Result<(), Refusal> {
     choose_method(&admission::open_target(pid)?, request).map(drop)
 }
@@ -132,7 +142,7 @@ fn choose_method(process: &Process, request: &ZeroRequest) -> Result<Method, Ref
     code.map(Method::Direct).ok_or_else(|| call::no_trampoline(pid))
 }
 
-/// Returns the refusal of a process with `what`.
+/// Returns the refusal of a process in which nothing is released, because it `what` (a predicate).
 fn not_releasable(pid: i32, what: String) -> Refusal {
     Refusal::Unsafe { pid, what, advice: "its zero pages cannot be released from outside" }
 }
@@ -220,8 +230,8 @@ fn pieces(ranges: &[Range<u64>]) -> impl Iterator<Item = Range<u64>> + '_ {
     })
 }
 
-/// Has the kernel page the zero pages out. No write can be lost: the kernel keeps what is
-/// written meanwhile.
+/// Makes the kernel page out the zero pages. No write can be lost: the kernel keeps what is written
+/// meanwhile.
 fn page_out(process: &Process, request: &ZeroRequest, pagemap: &File) -> Result<Applied, Refusal> {
     let failed = |error| Refusal::from_io(process, "paging out", error);
     let handle = sys::open_pidfd(process.pid()).map_err(failed)?;
@@ -250,19 +260,20 @@ fn release_directly(
     request: &ZeroRequest,
     code: CallSites,
     pagemap: &File,
-) -> Result<Applied, Refusal> {
+) -> Result<Released, Refusal> {
     let remaining = pieces(&request.ranges).peekable();
     let applied = Applied { actual_bytes: Some(0), stopped_seconds: Some(0.0), ..Applied::default() };
     let mut release = DirectRelease { process, code, pagemap, applied, releasable: Vec::new(), remaining };
-    while release.remaining.peek().is_some() {
+    let mut refused = None;
+    while refused.is_none() && release.remaining.peek().is_some() {
         match release.complete_stretch(request.wait) {
             Ok(()) => std::thread::sleep(RUN_TIME),
             // Pages that were released are the result.
-            Err(refusal) if release.applied.stops > 0 && !refusal.touched() => break,
+            Err(refusal) if release.applied.stops > 0 && !refusal.touched() => refused = Some(refusal),
             Err(refusal) => return Err(refusal),
         }
     }
-    Ok(release.applied)
+    Ok(Released { applied: release.applied, refused })
 }
 
 /// The release of pages by calls in the process.

@@ -12,7 +12,7 @@ use strandline_claims::units::{bytes, counted, thousands};
 use super::VerdictInputs;
 use crate::readers;
 
-/// The row of parts of stacks that threads used before.
+/// The row of the parts of stacks below the stack pointers.
 const UNUSED_STACKS: &str = "kernel.stack_below_sp";
 
 /// Returns all findings, in no particular order.
@@ -89,8 +89,8 @@ fn free_heap(inputs: &VerdictInputs<'_>) -> Finding {
     Finding { class, bytes: free, headline }
 }
 
-/// Describes what free bytes are pinned by. Not "live" blocks, which would exclude leaked ones for
-/// a reader of the text: they pin as well.
+/// Describes what pins free bytes. Says "allocated" and not "live", because leaked blocks pin free
+/// bytes as well.
 fn pinning_clause(inputs: &VerdictInputs<'_>) -> String {
     if inputs.pinning_blocks == 0 {
         return "on pages that are in use".to_owned();
@@ -176,7 +176,7 @@ fn zero_pages(inputs: &VerdictInputs<'_>) -> Finding {
     Finding { class: "zero_pages", bytes: zero, headline }
 }
 
-/// Parts of stacks that threads used before.
+/// Parts of stacks that threads used before and use no more.
 fn stacks(view: &LedgerView<'_>) -> Finding {
     let stacks = view.row_bytes(UNUSED_STACKS);
     let (of_stacks, verb) = if view.threads == 1 { ("its stack", "uses") } else { ("their stacks", "use") };

@@ -21,11 +21,11 @@ pub struct VerdictInputs<'a> {
     /// Bytes of zero pages that calls into allocators release too; they are on the row
     /// `kernel.zero`.
     pub trimmed_zero_bytes: u64,
-    /// Blocks in use that pin free bytes; 0 if the readers know none.
+    /// Number of blocks in use that pin free bytes; 0 if the readers know none.
     pub pinning_blocks: u64,
     /// Allocators, and runtimes with their own heap, that were recognised but not read.
     pub unread_names: &'a [String],
-    /// Bytes that were not read in the time for which the process may be stopped.
+    /// Resident bytes that were not read in the time for which the process may be stopped.
     pub late_bytes: u64,
 }
 

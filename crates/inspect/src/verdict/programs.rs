@@ -29,7 +29,7 @@ const PROGRAMS: [Program; 1] = [
     },
 ];
 
-/// The remedy of the program with this executable, if it has one.
+/// Returns the remedy of the program with this executable; `None` for other programs.
 pub(super) fn remedy(executable: &str) -> Option<Remedy> {
     let name = executable.rsplit('/').next()?;
     let program = PROGRAMS.iter().find(|program| program.name == name)?;

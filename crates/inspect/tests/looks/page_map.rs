@@ -9,8 +9,8 @@ use crate::subject::{Subject, ending, layout, until};
 /// Maximum bytes of JSON of a page map.
 const MAX_JSON_BYTES: usize = 200 << 10;
 
-fn look(pid: i32, page_map: bool) -> Explanation {
-    explain(pid, &Options { page_map, ..Options::default() }).unwrap()
+fn look(pid: i32, makes_page_map: bool) -> Explanation {
+    explain(pid, &Options { makes_page_map, ..Options::default() }).unwrap()
 }
 
 /// Explains a process with and without the page map, and checks what holds for every page map.

@@ -16,12 +16,12 @@ use strandline_process::resident::Resident;
 use strandline_process::smaps::SmapsEntry;
 use strandline_process::stacks::Stack;
 
-/// Maximum anonymous bytes outside of what is kept from children in which free memory is searched:
-/// a block takes at least 16 bytes of them, and 8 of ours.
+/// Maximum anonymous bytes, without those kept from children, in which free memory is searched: for
+/// each block, which has at least 16 of these bytes, strandline needs 8.
 const MAX_SEARCHED_BYTES: u64 = 256 << 20;
-/// Bytes between two blocks in use that are not a free one: headers, and what aligns blocks.
-const MAX_BETWEEN_BLOCKS: u64 = 16;
-/// Part of the available time in which free memory is searched; the pass that counts follows.
+/// Maximum bytes between two blocks in use that are no free block: headers, and what aligns blocks.
+const MAX_BLOCK_GAP_BYTES: u64 = 16;
+/// Free memory is searched for the available time divided by this; the pass that counts follows.
 const FREE_MEMORY_DIVISOR: u32 = 4;
 
 impl FrozenState {
@@ -40,7 +40,7 @@ impl FrozenState {
             claimed,
             deadline: self.deadline(1),
             collects_blocks: read_plan.options.keeps_blocks,
-            checks_free_lists: read_plan.options.before_call,
+            checks_free_lists: read_plan.options.checks_for_call,
             cell_bytes: self.page_map.as_ref().map(Plan::cell_bytes),
         };
         let heaps = self.make_pass(process, memory, &mut refinements, pass, read_plan);
@@ -81,7 +81,7 @@ impl FrozenState {
             cell_bytes: None,
         };
         let heaps = self.make_pass(process, memory, &mut Refinements::default(), pass, read_plan);
-        // The pass that counts reports what is wrong.
+        // The pass that counts reports the error.
         let Ok(HeapReadings { heaps, .. }) = heaps else { return RangeSet::default() };
         let mut free = Vec::new();
         for HeapReading { reading, .. } in heaps {
@@ -201,7 +201,7 @@ fn add_free(reading: Reading, free: &mut Vec<AddressRange>) {
     for range in &managed {
         let mut at = range.start;
         while let Some(block) = blocks.next_if(|block| block.start < range.end) {
-            if block.start > at.saturating_add(MAX_BETWEEN_BLOCKS) {
+            if block.start > at.saturating_add(MAX_BLOCK_GAP_BYTES) {
                 free.push(AddressRange::new(at, block.start));
             }
             at = at.max(block.end);
