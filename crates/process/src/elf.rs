@@ -172,12 +172,13 @@ impl Object {
         &self.text
     }
 
-    /// The runtime address of the symbol `name`.
+    /// The runtime address of the symbol `name`; `None` as for [`Object::symbol`].
     pub fn symbol_address(&self, name: &str) -> Option<u64> {
         self.symbol(name).map(|symbol| symbol.address)
     }
 
-    /// The runtime addresses of several symbols, from one pass over the tables.
+    /// The runtime addresses of several symbols, from one pass over the tables; `None` for those that
+    /// they do not define.
     pub fn symbol_addresses<const N: usize>(&self, names: [&str; N]) -> [Option<u64>; N] {
         let mut addresses = [None; N];
         self.each_symbol(&mut |symbol_name, symbol| {
@@ -190,7 +191,8 @@ impl Object {
         addresses
     }
 
-    /// The symbol `name`, from the dynamic table or else from the static one.
+    /// The symbol `name`, from the dynamic table or else from the static one; `None` if neither
+    /// defines it.
     pub fn symbol(&self, name: &str) -> Option<Symbol> {
         let mut first_match = None;
         self.each_symbol(&mut |symbol_name, symbol| {

@@ -50,7 +50,7 @@ impl AddressRange {
         self.start <= other.start && other.end <= self.end
     }
 
-    /// Whether the two have an address in common, if neither is empty.
+    /// Whether the two, of which neither is empty, have an address in common.
     #[inline]
     pub const fn overlaps(self, other: Self) -> bool {
         self.start < other.end && other.start < self.end

@@ -25,7 +25,7 @@ use strandline_sys::ptrace::{self, Event, Registers};
 use strandline_sys::{memory, registers};
 
 use super::code::CallSites;
-use super::frame::{self, ExtendedState, Frame};
+use super::frame::{self, ExtendedState, SignalFrame};
 use super::handlers::{self, StopSignals};
 use super::{filters, stack};
 use crate::memory::Memory;
@@ -301,7 +301,7 @@ impl Injected<'_> {
 
     /// Before the call has run: makes the thread return into `chain` instead, whose last frame must
     /// lead to [`Injected::frame_address`].
-    pub fn enter_chain(&self, chain: &Frame) -> std::io::Result<()> {
+    pub fn enter_chain(&self, chain: &SignalFrame) -> std::io::Result<()> {
         memory::write(self.tracee.process.pid(), chain.address, &chain.bytes)?;
         let mut registers = self.registers()?;
         registers.rip = self.sites.trampoline;

@@ -54,7 +54,7 @@ impl Version {
     }
 }
 
-/// Maximum bytes read of a file of a group. memory.stat has some 5 KiB; cgroup.procs is read with a
+/// Maximum bytes read of a file of a group. memory.stat has about 5 KiB; cgroup.procs is read with a
 /// limit of its own.
 const MAX_FILE_BYTES: u64 = 256 << 10;
 

@@ -31,13 +31,13 @@ pub struct Memory {
     pub limits: Limits,
     /// What happened at the limits.
     pub events: Events,
-    /// How long its tasks waited for memory.
+    /// How long its tasks waited for memory; `None` if the kernel does not report it.
     pub pressure: Option<Pressure>,
-    /// Swap in use.
+    /// Swap in use; `None` if unknown.
     pub swap_bytes: Option<u64>,
     /// Whether its figures include the groups below it.
     pub is_hierarchical: bool,
-    /// Number of removed groups below it whose memory is still charged.
+    /// Number of removed groups below it whose memory is still charged; `None` if unknown.
     pub removed_groups: Option<u64>,
 }
 
@@ -111,12 +111,13 @@ pub struct Limits {
     pub swap_bytes: Option<u64>,
 }
 
-/// What happened at the limits; `None`: not counted by this version.
+/// How often something happened at the limits; `None` if this version does not count it, or the
+/// count cannot be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Events {
-    /// Reclaimed although below `low`.
+    /// Its memory was reclaimed although the charge was below `low`.
     pub low: Option<u64>,
-    /// Slowed down above `high`.
+    /// Its tasks were slowed down because the charge was above `high`.
     pub high: Option<u64>,
     /// Charges that met the limit (version 1: memory.failcnt).
     pub max: Option<u64>,
@@ -126,7 +127,7 @@ pub struct Events {
     pub oom_kill: Option<u64>,
     /// Times that all processes of the group were killed.
     pub oom_group_kill: Option<u64>,
-    /// Whether tasks wait for memory now (version 1).
+    /// Not a count: whether tasks wait for memory now (version 1).
     pub under_oom: Option<bool>,
 }
 
@@ -143,7 +144,7 @@ pub struct Pressure {
     pub full_60s_millionths: u64,
     /// Time that at least one task waited since the group exists, in microseconds.
     pub some_total_micros: u64,
-    /// Time that all waited.
+    /// Time that all waited, likewise.
     pub full_total_micros: u64,
 }
 
@@ -274,7 +275,7 @@ fn read_version_2(group: &Group) -> Memory {
 
 fn read_version_1(group: &Group) -> Memory {
     let stat = group.text("memory.stat").unwrap_or_default();
-    // Without the file, the kernel (5.11 and later) has no other mode.
+    // A missing file counts as 1: Linux 5.11 and later have no other mode.
     let is_hierarchical = group.number("memory.use_hierarchy") != Some(0);
     let stat_of = |key: &str| {
         let total = is_hierarchical.then(|| value(&stat, &format!("total_{key}"))).flatten();

@@ -72,7 +72,7 @@ static SNAPSHOT_CALLS: [RequiredCall; 7] = [
     RequiredCall::with_any_arguments("madvise", MADVISE as u32),
 ];
 /// Maximum number of hidden ranges that are included in the child: each takes two frames on the
-/// stack. Node.js has some ten.
+/// stack. Node.js has about ten.
 pub const MAX_HIDDEN: usize = 32;
 /// System calls that reap the child.
 const REAP_CALLS: [RequiredCall; 2] =
@@ -136,7 +136,7 @@ pub struct Snapshot {
     handle: OwnedFd,
     /// The thread whose injected call made it.
     tid: i32,
-    /// Minor faults of the target before it was made.
+    /// Minor faults of the target before it was made; `None` if unknown.
     faults_before: Option<u64>,
     /// When it ends by itself.
     ends_at: Instant,
@@ -147,8 +147,8 @@ pub struct Snapshot {
 /// The cost of a snapshot.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SnapshotCost {
-    /// Minor faults of the target meanwhile: pages that it wrote to, and others that it touched
-    /// first.
+    /// Upper bound of the pages of the target that were copied: its minor faults meanwhile, those at
+    /// a first touch included. `None` if unknown.
     pub copied_pages: Option<u64>,
     /// Whether the child is gone; otherwise it runs until [`Snapshot::ends_at`], or its zombie
     /// remains until the target ends.
