@@ -177,8 +177,8 @@ impl Object {
         self.symbol(name).map(|symbol| symbol.address)
     }
 
-    /// The runtime addresses of several symbols, from one pass over the tables; `None` for those that
-    /// they do not define.
+    /// The runtime addresses of several symbols, from one pass over the tables; `None` for those
+    /// that they do not define.
     pub fn symbol_addresses<const N: usize>(&self, names: [&str; N]) -> [Option<u64>; N] {
         let mut addresses = [None; N];
         self.each_symbol(&mut |symbol_name, symbol| {

@@ -1,6 +1,6 @@
 //! The kernel's process connector: a netlink socket that reports every fork, exec and exit of the
-//! machine without tracing any process. Works in the first user, pid and network namespaces only, and
-//! before Linux 6.6 needs CAP_NET_ADMIN there (drivers/connector/connector.c, cn_bind).
+//! machine without tracing any process. Works in the first user, pid and network namespaces
+//! only, and before Linux 6.6 needs CAP_NET_ADMIN there (drivers/connector/connector.c, cn_bind).
 //!
 //! Layouts: `include/uapi/linux/connector.h` (`struct cn_msg`) and `include/uapi/linux/cn_proc.h`
 //! (`struct proc_event`).

@@ -24,7 +24,7 @@ const KERNEL_FACILITY: u32 = 0;
 /// Error of a read whose record the kernel has overwritten; the next read continues.
 const EPIPE: i32 = 32;
 
-/// A process that the kernel killed.
+/// A process that the kernel killed. Sizes are `None` if the log lacks its second line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OomKill {
     /// When, since the machine started.

@@ -11,9 +11,10 @@
 //! Linux: `kernel/fork.c` (a clone without flags copies private memory; shared mappings, and file
 //! mappings that were never written to, are filled in only when they are touched), `kernel/exit.c`
 //! (`eligible_child`: a child with an exit signal other than SIGCHLD is waited for with `__WALL` or
-//! `__WCLONE` only; after an exec or the end of its parent it counts as SIGCHLD), `fs/file.c`
-//! (`CLOSE_RANGE_UNSHARE`, Linux 5.9: its own table, which briefly holds at most the lowest 64
-//! descriptors).
+//! `__WCLONE` only; `reparent_leader`: the end of its parent makes that signal SIGCHLD),
+//! `kernel/signal.c` (`do_notify_parent`: after an exec of its parent, its end sends SIGCHLD),
+//! `fs/file.c` (`CLOSE_RANGE_UNSHARE`, Linux 5.9: its own table, which briefly holds at most the
+//! lowest 64 descriptors).
 //!
 //! This module neither decides whether to take a snapshot nor interprets its contents.
 
@@ -147,8 +148,8 @@ pub struct Snapshot {
 /// The cost of a snapshot.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SnapshotCost {
-    /// Upper bound of the pages of the target that were copied: its minor faults meanwhile, those at
-    /// a first touch included. `None` if unknown.
+    /// Upper bound of the pages of the target that were copied: its minor faults meanwhile, those
+    /// at a first touch included. `None` if unknown.
     pub copied_pages: Option<u64>,
     /// Whether the child is gone; otherwise it runs until [`Snapshot::ends_at`], or its zombie
     /// remains until the target ends.
