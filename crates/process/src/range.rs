@@ -50,7 +50,7 @@ impl AddressRange {
         self.start <= other.start && other.end <= self.end
     }
 
-    /// Whether the two, of which neither is empty, have an address in common.
+    /// Whether the two have an address in common. Neither may be empty.
     #[inline]
     pub const fn overlaps(self, other: Self) -> bool {
         self.start < other.end && other.start < self.end

@@ -210,8 +210,8 @@ pub struct SystemCall {
 }
 
 /// Makes frames with which a thread makes `calls` in sequence, with signals blocked and without
-/// extended state: an rt_sigreturn at the trampoline loads each frame, and its call returns into
-/// the next, the last one into the frame at `frame_after`; without `frame_after`, it must not
+/// extended state. An rt_sigreturn at the trampoline loads each frame, and its call returns into
+/// the next one. The last call returns into the frame at `frame_after`; without one it must not
 /// return. The frames end at `top`; the thread starts by returning with its stack pointer at the
 /// frames' address.
 ///

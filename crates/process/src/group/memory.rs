@@ -144,7 +144,7 @@ pub struct Pressure {
     pub full_60s_millionths: u64,
     /// Time that at least one task waited since the group exists, in microseconds.
     pub some_total_micros: u64,
-    /// Time that all waited, likewise.
+    /// The same for all tasks.
     pub full_total_micros: u64,
 }
 
