@@ -9,13 +9,13 @@
 //! wait for any child does not return it (exit signal 0); a second injected call reaps it.
 //!
 //! In Linux:
-//! - `kernel/fork.c`: a clone without flags copies private memory. Shared mappings, and file mappings
-//!   that were never written to, are filled in only when they are touched.
-//! - `kernel/exit.c`, `eligible_child`: a child with an exit signal other than SIGCHLD is waited for
-//!   with `__WALL` or `__WCLONE` only; `reparent_leader`: the end of its parent makes it SIGCHLD.
+//! - `kernel/fork.c`: a clone without flags copies private memory. Shared mappings, and file
+//!   mappings that were never written to, are filled in only when they are touched.
+//! - `kernel/exit.c`, `eligible_child`: a child with an exit signal other than SIGCHLD is waited
+//!   for with `__WALL` or `__WCLONE` only; `reparent_leader`: the end of its parent makes it SIGCHLD.
 //! - `kernel/signal.c`, `do_notify_parent`: after an exec of its parent, its end sends SIGCHLD.
-//! - `fs/file.c`, `CLOSE_RANGE_UNSHARE` (Linux 5.9): makes a table of its own, which briefly holds at
-//!   most the lowest 64 descriptors.
+//! - `fs/file.c`, `CLOSE_RANGE_UNSHARE` (Linux 5.9): makes a table of its own, which briefly holds
+//!   at most the lowest 64 descriptors.
 //!
 //! This module neither decides whether to take a snapshot nor interprets its contents.
 
