@@ -12,7 +12,7 @@
 //! - `kernel/fork.c`: a clone without flags copies private memory. Shared mappings, and file
 //!   mappings that were never written to, are filled in only when they are touched.
 //! - `kernel/exit.c`, `eligible_child`: a child with an exit signal other than SIGCHLD is waited
-//!   for with `__WALL` or `__WCLONE` only; `reparent_leader`: the end of its parent makes it SIGCHLD.
+//!   for with `__WALL` or `__WCLONE` only; `reparent_leader`: the end of its parent sets SIGCHLD.
 //! - `kernel/signal.c`, `do_notify_parent`: after an exec of its parent, its end sends SIGCHLD.
 //! - `fs/file.c`, `CLOSE_RANGE_UNSHARE` (Linux 5.9): makes a table of its own, which briefly holds
 //!   at most the lowest 64 descriptors.
