@@ -109,6 +109,9 @@ struct Parsed<'a> {
 impl Object {
     /// Opens the object behind `mapping` of `process` with [`namespaces::open_mapped_file`]. For
     /// the vDSO use [`Object::from_memory`] instead.
+    ///
+    /// # Errors
+    /// [`ElfError::File`] or [`ElfError::Malformed`].
     pub fn open(process: &Process, space: &AddressSpace, mapping: &Mapping) -> Result<Self, ElfError> {
         let file = namespaces::open_mapped_file(process, mapping)?;
         let unknown_length = |_| ElfError::Malformed {
@@ -121,6 +124,9 @@ impl Object {
     }
 
     /// Reads an object that is entirely in `mapping`, like the vDSO.
+    ///
+    /// # Errors
+    /// [`ElfError::Malformed`], also if the memory cannot be read.
     pub fn from_memory(
         memory: &dyn Memory,
         space: &AddressSpace,

@@ -94,6 +94,9 @@ pub enum CallError {
 const MAX_ABANDON_TIME: Duration = Duration::from_millis(100);
 
 /// A thread in a call: its frame is written and its registers are set.
+///
+/// # Errors
+/// Its methods return [`CallError`], or the kernel's error, `ESRCH` if the thread has ended.
 pub struct Injected<'a> {
     pub(super) tracee: Tracee<'a>,
     /// The mask at the stop, restored at the end.
@@ -458,8 +461,8 @@ fn extended_state(tid: i32) -> std::io::Result<ExtendedState> {
     ExtendedState::new(image).ok_or_else(|| invalid_data("no extended processor state"))
 }
 
-/// Size of the extended state in the signal frame of a stopped thread: without the AMX tiles (8
-/// KiB), which most threads may not use.
+/// Size in bytes of the extended state in the signal frame of a stopped thread: without the AMX
+/// tiles (8 KiB), which most threads may not use. Fails with the error of `PTRACE_GETREGSET`.
 pub fn extended_state_bytes(tid: i32) -> std::io::Result<u64> {
     Ok(extended_state(tid)?.frame_bytes())
 }

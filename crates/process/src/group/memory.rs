@@ -143,9 +143,9 @@ pub struct Pressure {
     /// The same over 60 s.
     pub full_60s_millionths: u64,
     /// Time that at least one task waited since the group exists, in microseconds.
-    pub some_total_micros: u64,
+    pub some_total_us: u64,
     /// The same for all tasks.
-    pub full_total_micros: u64,
+    pub full_total_us: u64,
 }
 
 impl Memory {
@@ -329,15 +329,15 @@ fn parse_pressure(text: &str) -> Option<Pressure> {
         let per_cent: f64 = field(line, name)?.parse().ok()?;
         (per_cent.is_finite() && per_cent >= 0.0).then_some((per_cent * 1e4).round() as u64)
     };
-    let total_micros = |line: &str| field(line, "total")?.parse().ok();
+    let total_us = |line: &str| field(line, "total")?.parse().ok();
     let (some, full) = (line("some")?, line("full")?);
     Some(Pressure {
         some_10s_millionths: millionths(some, "avg10")?,
         some_60s_millionths: millionths(some, "avg60")?,
         full_10s_millionths: millionths(full, "avg10")?,
         full_60s_millionths: millionths(full, "avg60")?,
-        some_total_micros: total_micros(some)?,
-        full_total_micros: total_micros(full)?,
+        some_total_us: total_us(some)?,
+        full_total_us: total_us(full)?,
     })
 }
 
