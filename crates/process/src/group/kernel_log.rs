@@ -11,8 +11,8 @@ use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::{Duration, Instant};
 
-/// Size of the buffer for a record, the kernel's own maximum (`CONSOLE_EXT_LOG_MAX` of
-/// kernel/printk; from Linux 6.3 on `PRINTK_MESSAGE_MAX`, 2048).
+/// Size of the buffer for a record, the kernel's own maximum (include/linux/printk.h,
+/// `CONSOLE_EXT_LOG_MAX`; from Linux 6.3 on kernel/printk/internal.h, `PRINTK_MESSAGE_MAX`: 2048).
 const MAX_RECORD_BYTES: usize = 8192;
 /// Maximum number of kills that are kept, the last ones.
 const MAX_KILLS: usize = 64;

@@ -149,8 +149,8 @@ pub struct Snapshot {
 /// The cost of a snapshot.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SnapshotCost {
-    /// Upper bound of the pages of the target that were copied: its minor faults meanwhile, those
-    /// at a first touch included. `None` if unknown.
+    /// Minor faults of the target meanwhile: pages that were copied because it wrote to them, and
+    /// others that it touched first. `None` if unknown.
     pub copied_pages: Option<u64>,
     /// Whether the child is gone; otherwise it runs until [`Snapshot::ends_at`], or its zombie
     /// remains until the target ends.
