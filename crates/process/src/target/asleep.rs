@@ -150,10 +150,11 @@ impl<'a> SleepingProcess<'a> {
 /// # Errors
 /// Fails if the process has ended or may not be inspected.
 pub fn external_writer(process: &Process, space: &AddressSpace) -> Result<Option<String>> {
-    if let Some(holder) = holders::find(process, space)? {
-        return Ok(Some(holder));
+    // First what a refused kcmp decides: without it, the search for holders takes long.
+    if let Some(sharer) = sharer(process)? {
+        return Ok(Some(sharer));
     }
-    sharer(process)
+    holders::find(process, space)
 }
 
 /// Another process on the same memory, or the reason why that is unknown. A text for a message.
