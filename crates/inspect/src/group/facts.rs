@@ -336,7 +336,7 @@ impl GroupFigures {
                 oom: events.oom,
                 oom_kill: events.oom_kill,
                 oom_group_kill: events.oom_group_kill,
-                under_oom: events.under_oom,
+                under_oom: memory.is_under_oom,
             },
             pressure: memory.pressure.map(GroupPressure::new),
         }

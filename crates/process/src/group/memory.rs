@@ -31,6 +31,9 @@ pub struct Memory {
     pub limits: Limits,
     /// What happened at the limits.
     pub events: Events,
+    /// Whether its tasks wait for memory at the limit now; `None` if this version does not report
+    /// it, or it cannot be read.
+    pub is_under_oom: Option<bool>,
     /// How long its tasks waited for memory; `None` if the kernel does not report it.
     pub pressure: Option<Pressure>,
     /// Swap in use; `None` if unknown.
@@ -127,8 +130,6 @@ pub struct Events {
     pub oom_kill: Option<u64>,
     /// Times that all processes of the group were killed.
     pub oom_group_kill: Option<u64>,
-    /// Not a count: whether tasks wait for memory now (version 1).
-    pub under_oom: Option<bool>,
 }
 
 /// memory.pressure: share of the time, as parts of a million.
@@ -263,7 +264,6 @@ fn read_version_2(group: &Group) -> Memory {
             oom: event_count("oom"),
             oom_kill: event_count("oom_kill"),
             oom_group_kill: event_count("oom_group_kill"),
-            under_oom: None,
         },
         pressure: group.text("memory.pressure").and_then(|text| parse_pressure(&text)),
         swap_bytes: group.number("memory.swap.current"),
@@ -309,9 +309,9 @@ fn read_version_1(group: &Group) -> Memory {
         events: Events {
             max: group.number("memory.failcnt"),
             oom_kill: value(&control, "oom_kill"),
-            under_oom: value(&control, "under_oom").map(|number| number != 0),
             ..Events::default()
         },
+        is_under_oom: value(&control, "under_oom").map(|number| number != 0),
         swap_bytes: stat_of("swap"),
         is_hierarchical,
         ..Memory::default()
@@ -477,7 +477,7 @@ mod tests {
         );
         assert_eq!((memory.limits.max_bytes, memory.swap_bytes, memory.pressure), (None, Some(0), None));
         let events = memory.events;
-        assert_eq!((events.max, events.oom_kill, events.under_oom), (Some(4), Some(6), Some(true)));
+        assert_eq!((events.max, events.oom_kill, memory.is_under_oom), (Some(4), Some(6), Some(true)));
         std::fs::write(folder.path().join("a/b/memory.use_hierarchy"), "0\n").unwrap();
         let memory = Memory::read(&group).unwrap();
         assert_eq!((memory.parts.anon_bytes, memory.is_hierarchical), (Some(2), false));
