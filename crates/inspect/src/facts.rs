@@ -98,7 +98,7 @@ pub struct Kernel {
     pub page_tables_bytes: Option<u64>,
     /// Peak RSS (VmHWM).
     pub high_water_bytes: Option<u64>,
-    /// VmRSS of /proc/PID/status, which the kernel approximates (proc_pid_status(5)).
+    /// VmRSS of /proc/PID/status, approximate before Linux 6.16.
     pub status_rss_bytes: Option<u64>,
 }
 

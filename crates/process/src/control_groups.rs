@@ -121,7 +121,8 @@ impl ControlGroups {
         })
     }
 
-    /// The least of what is `left_in` its groups with `controller`; 0 if the groups are unknown.
+    /// The least of what is `left_in` its groups with `controller`; `None` if none has a limit,
+    /// 0 if the groups are unknown.
     fn least(&self, controller: &str, left_in: impl Fn(&Path) -> Option<u64>) -> Option<u64> {
         if self.is_unread {
             return Some(0);

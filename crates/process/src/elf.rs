@@ -109,6 +109,9 @@ struct Parsed<'a> {
 impl Object {
     /// Opens the object behind `mapping` of `process` with [`namespaces::open_mapped_file`]. For
     /// the vDSO use [`Object::from_memory`] instead.
+    ///
+    /// # Errors
+    /// [`ElfError::File`] or [`ElfError::Malformed`].
     pub fn open(process: &Process, space: &AddressSpace, mapping: &Mapping) -> Result<Self, ElfError> {
         let file = namespaces::open_mapped_file(process, mapping)?;
         let unknown_length = |_| ElfError::Malformed {
@@ -121,6 +124,9 @@ impl Object {
     }
 
     /// Reads an object that is entirely in `mapping`, like the vDSO.
+    ///
+    /// # Errors
+    /// [`ElfError::Malformed`], also if the memory cannot be read.
     pub fn from_memory(
         memory: &dyn Memory,
         space: &AddressSpace,
@@ -172,12 +178,13 @@ impl Object {
         &self.text
     }
 
-    /// The runtime address of the symbol `name`.
+    /// The runtime address of the symbol `name`; `None` as for [`Object::symbol`].
     pub fn symbol_address(&self, name: &str) -> Option<u64> {
         self.symbol(name).map(|symbol| symbol.address)
     }
 
-    /// The runtime addresses of several symbols, from one pass over the tables.
+    /// The runtime addresses of several symbols, from one pass over the tables; `None` for those
+    /// that they do not define.
     pub fn symbol_addresses<const N: usize>(&self, names: [&str; N]) -> [Option<u64>; N] {
         let mut addresses = [None; N];
         self.each_symbol(&mut |symbol_name, symbol| {
@@ -190,7 +197,8 @@ impl Object {
         addresses
     }
 
-    /// The symbol `name`, from the dynamic table or else from the static one.
+    /// The symbol `name`, from the dynamic table or else from the static one; `None` if neither
+    /// defines it.
     pub fn symbol(&self, name: &str) -> Option<Symbol> {
         let mut first_match = None;
         self.each_symbol(&mut |symbol_name, symbol| {

@@ -16,7 +16,7 @@ use crate::namespaces::open_mapped_file;
 use crate::pages::{PAGE_BYTES, page_of};
 use crate::procfs::Process;
 
-/// Maximum number of sections read; linkers make some dozens.
+/// Maximum number of sections read; linkers make dozens.
 const MAX_SECTIONS: usize = 4096;
 /// Maximum length of a section name: names may overlap in the file, but each takes memory of its
 /// own.
@@ -37,7 +37,7 @@ const MAX_STRING_BYTES: usize = 96;
 const MAX_SEGMENTS: usize = 256;
 /// Maximum bytes of initialised data that are read at once.
 const MAX_DATA_BYTES: u64 = 4096;
-/// Maximum number of exported values with one prefix: V8 has some 500. Callers look for known
+/// Maximum number of exported values with one prefix: V8 has about 500. Callers look for known
 /// names, so that one beyond it counts as missing.
 const MAX_VALUES: usize = 4096;
 /// Maximum number of strings with one ending; a table of options has fewer.

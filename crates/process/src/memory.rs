@@ -1,4 +1,4 @@
-//! Access to memory contents: one trait for a live process, a core file and a synthetic heap.
+//! Access to memory contents: one trait for a live process, a copy of it and a synthetic heap.
 
 /// Two adjacent words of memory, in address order.
 pub type WordPair = (u64, u64);

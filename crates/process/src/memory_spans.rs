@@ -1,4 +1,4 @@
-//! How long programs and libraries are in memory, by the headers of their files.
+//! The lengths of programs and libraries in memory, by the headers of their files.
 //!
 //! The kernel joins anonymous mappings that touch: what follows a library in /proc/PID/maps may be
 //! its bss, memory that an allocator has mapped there, or both. Only the file shows where the bss
@@ -16,8 +16,8 @@ use crate::procfs::Process;
 /// Maximum number of files whose headers are read; others count as unreadable.
 const MAX_FILES: usize = 8192;
 
-/// The lengths in memory of programs and libraries, bss included, by file; `None` for one that
-/// could not be read. Behind it all anonymous memory that follows counts as bss.
+/// The lengths in memory of programs and libraries in bytes, bss included, by file; `None` for one
+/// that could not be read: all anonymous memory right behind it counts as its bss.
 #[derive(Clone, Debug, Default)]
 pub struct MemorySpans(HashMap<FileId, Option<u64>>);
 

@@ -7,8 +7,8 @@ use crate::map::{AddressSpace, Mapping};
 use crate::procfs::Process;
 use crate::range::AddressRange;
 
-/// Maximum number of programs and libraries: those with the most map some thousands, and readers
-/// open each. What a later one contains is not recognised, so that its memory is on the rows of its
+/// Maximum number of programs and libraries: the largest processes map thousands, and readers open
+/// each. What a later one contains is not recognised, so that its memory is on the rows of its
 /// allocator or mapping.
 const MAX_FILES: usize = 8192;
 /// Maximum bytes of static data per program or library; what is beyond is not searched.

@@ -15,7 +15,8 @@ const PAGES_PER_GROUP: usize = 32;
 /// The tag of an empty slot: not the address of a page, so that one comparison suffices.
 const EMPTY: u64 = u64::MAX;
 
-/// Reads words and small structures through a direct-mapped cache of pages.
+/// Reads words and small structures through a direct-mapped cache of pages; `None` for those that
+/// cannot be read.
 pub struct PageCache<'a> {
     memory: &'a dyn Memory,
     /// Number of slots, each for one page; a power of two.

@@ -50,7 +50,7 @@ impl AddressRange {
         self.start <= other.start && other.end <= self.end
     }
 
-    /// Whether the two have an address in common, if neither is empty.
+    /// Whether the two have an address in common, or one is empty and inside the other.
     #[inline]
     pub const fn overlaps(self, other: Self) -> bool {
         self.start < other.end && other.start < self.end

@@ -30,7 +30,7 @@ pub struct FurtherCapability {
 
 /// All of [`USEFUL`] beyond SYS_PTRACE and DAC_READ_SEARCH.
 const FURTHER_CAPABILITIES: [FurtherCapability; 3] = [
-    FurtherCapability { capability: NET_ADMIN, adds: "forks and exits for run and record" },
+    FurtherCapability { capability: NET_ADMIN, adds: "forks and exits for run and record before Linux 6.6" },
     FurtherCapability { capability: SYS_NICE, adds: "the safe way of zero_pages, through swap" },
     FurtherCapability { capability: CHECKPOINT_RESTORE, adds: "mapped files that were deleted" },
 ];

@@ -1,4 +1,4 @@
-//! Words of a shell's command line. Targets choose names of groups and files.
+//! Words of a shell's command line, quoted: targets choose names of groups and files.
 
 /// Quotes `text` as one word for any shell. Control characters stay as they are: for a command that
 /// is run, not shown.
@@ -31,8 +31,8 @@ pub fn shell_word(text: &str) -> String {
     quoted
 }
 
-/// Quotes an argument or the value of a variable: `=` needs no quotes, other than in a first word,
-/// and where zsh expands the path of a command: at the start, and after `:`.
+/// Quotes an argument, or the value of a variable. Unlike in a first word, `=` needs quotes there
+/// only at the start and after `:`, where zsh replaces it by the path of a command.
 pub fn shell_value(text: &str) -> String {
     let is_expanded = text.starts_with('=') || text.contains(":=");
     let is_simple = !text.is_empty() && !is_expanded && text.chars().all(|c| is_plain(c) || c == '=');

@@ -29,8 +29,8 @@ pub const MAX_FRAMES: usize = 4096;
 /// Maximum number of operations of a location expression; that of a PLT has a dozen.
 const MAX_OPERATIONS: u32 = 64;
 /// Maximum bytes of call frame information that one walk searches (where there is no index,
-/// `.eh_frame_hdr`) and executes: 4 KiB for each of [`MAX_FRAMES`], of which most need some hundred
-/// bytes. A thread may be stopped meanwhile.
+/// `.eh_frame_hdr`) and executes: 4 KiB for each of [`MAX_FRAMES`], most of which need a few
+/// hundred bytes. A thread may be stopped meanwhile.
 const MAX_WALK_BYTES: usize = 16 << 20;
 /// Maximum bytes of call frame information loaded of all objects: a target may map thousands of
 /// files.

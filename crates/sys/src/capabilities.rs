@@ -31,7 +31,7 @@ pub const DAC_OVERRIDE: Capability = Capability { number: 1, name: "DAC_OVERRIDE
 pub const DAC_READ_SEARCH: Capability = Capability { number: 2, name: "DAC_READ_SEARCH" };
 /// Acts as the owner of any file.
 pub const FOWNER: Capability = Capability { number: 3, name: "FOWNER" };
-/// Receives forks, execs and exits from the process connector.
+/// Receives forks, execs and exits from the process connector (from Linux 6.6 on, any user does).
 pub const NET_ADMIN: Capability = Capability { number: 12, name: "NET_ADMIN" };
 /// Traces and reads any process; a program still gains its privileges (setuid) under such a trace.
 pub const SYS_PTRACE: Capability = Capability { number: 19, name: "SYS_PTRACE" };

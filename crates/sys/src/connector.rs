@@ -1,6 +1,6 @@
 //! The kernel's process connector: a netlink socket that reports every fork, exec and exit of the
-//! machine without tracing any process. Needs CAP_NET_ADMIN in the first user, pid and network
-//! namespaces.
+//! machine without tracing any process. Works in the first user, pid and network namespaces
+//! only, and before Linux 6.6 needs CAP_NET_ADMIN there (drivers/connector/connector.c, cn_bind).
 //!
 //! Layouts: `include/uapi/linux/connector.h` (`struct cn_msg`) and `include/uapi/linux/cn_proc.h`
 //! (`struct proc_event`).
@@ -19,7 +19,7 @@ const EXIT: u32 = 0x8000_0000;
 const HEADER_BYTES: usize = 16;
 const MESSAGE_BYTES: usize = 20;
 const EVENT_BYTES: usize = 16;
-/// Room for some thousand events between two reads.
+/// Room for thousands of events between two reads.
 const QUEUE_BYTES: libc::c_int = 4 << 20;
 
 /// A fork, exec or exit. Ids are those of this process's pid namespace.
@@ -51,7 +51,7 @@ enum Received {
     /// No message is queued.
     Nothing,
     Event(Event),
-    /// A message that is none of [`Event`]: of a thread, or of another kind.
+    /// A message that is no [`Event`]: of a thread, or of another kind.
     OtherMessage,
 }
 
@@ -76,9 +76,9 @@ impl Connector {
     /// Starts to listen.
     ///
     /// # Errors
-    /// `EPERM` without CAP_NET_ADMIN, `EPROTONOSUPPORT` on a kernel without the connector. In a pid
-    /// namespace other than the first, the kernel may accept the listener and send it nothing: that
-    /// is an error of kind `Unsupported`.
+    /// `EPERM` without CAP_NET_ADMIN before Linux 6.6, `EPROTONOSUPPORT` on a kernel without the
+    /// connector. In another user or pid namespace than the first, the kernel may accept the
+    /// listener and send it nothing: that is an error of kind `Unsupported`.
     pub fn open() -> io::Result<Self> {
         let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: socket reads its integer arguments only.
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn events_of_a_child_arrive_where_permitted() {
-        // Without CAP_NET_ADMIN there is nothing to test; callers have a fallback.
+        // Where the kernel refuses it there is nothing to test; callers have a fallback.
         let Ok(connector) = Connector::open() else { return };
         let own_pid = std::process::id() as i32;
         let mut child = std::process::Command::new("sh").args(["-c", "exit 3"]).spawn().unwrap();

@@ -38,8 +38,9 @@ const SYS_CACHESTAT: libc::c_long = 451;
 /// Counts the pages of a whole file in the page cache.
 ///
 /// # Errors
-/// Returns the error of cachestat(2): `ENOSYS` before Linux 6.5, `EPERM` for a file that this
-/// user neither owns nor may write (before that check came, none), `EOPNOTSUPP` for hugetlbfs.
+/// Returns the error of cachestat(2): `ENOSYS` before Linux 6.5, `EOPNOTSUPP` for hugetlbfs, and
+/// from Linux 6.14 on (in updates of 6.6, 6.12 and 6.13 too) `EPERM` for a file that this user
+/// neither owns nor may write.
 pub fn cache_stat(file: &File) -> io::Result<CacheStat> {
     let range = CacheStatRange { offset: 0, length: 0 };
     let mut stat = CacheStat::default();

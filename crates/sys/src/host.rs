@@ -39,7 +39,7 @@ pub fn effective_user() -> u32 {
 /// Peak resident memory of this process, in bytes.
 ///
 /// Not read with getrusage(2): its ru_maxrss survives execve(2), and a child of vfork(2) has that
-/// of its parent (exec.c, setmax_mm_hiwater_rss).
+/// of its parent (fs/exec.c, setmax_mm_hiwater_rss).
 ///
 /// # Errors
 /// Fails if /proc/self/status cannot be read or lacks it.

@@ -12,11 +12,11 @@ use std::os::fd::AsRawFd;
 pub const FILE: u64 = 1 << 2;
 /// The page is in memory.
 pub const PRESENT: u64 = 1 << 3;
-/// The page was swapped out, or is being moved (a migration entry).
+/// The page was swapped out, or its entry is another special one (migration, guard, marker).
 pub const SWAPPED: u64 = 1 << 4;
 /// The page is the kernel's shared page of zeros.
 pub const ZERO_PFN: u64 = 1 << 5;
-/// The page is part of a transparent huge page completely mapped.
+/// The page is part of a huge page mapped as a whole: a transparent one, or one of hugetlbfs.
 pub const HUGE: u64 = 1 << 6;
 
 /// Runs requested per call. Kernel 6.18 returned a stale `walk_end` and repeated ranges with
@@ -66,8 +66,8 @@ pub fn scan(pagemap: &File, range: Range<u64>, wanted: u64, regions: &mut [Regio
     request(pagemap, ScanArgument::new(range, wanted), regions)
 }
 
-/// Returns the address of the first page of `range`, in memory or swapped out; zero pages do not
-/// count.
+/// Returns the address of the first page of `range`, in memory or swapped out; `None` if there is
+/// none. Zero pages do not count.
 ///
 /// # Errors
 /// As [`scan`].

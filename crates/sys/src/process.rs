@@ -70,8 +70,8 @@ pub fn open_pidfd(pid: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor as i32) })
 }
 
-/// Gives `advice` (`MADV_*`) on at most 1024 ranges of another process's memory; returns the number
-/// of bytes that the kernel accepted.
+/// Gives `advice` (`MADV_*`) on the first 1024 of `ranges` of another process's memory; returns the
+/// number of bytes that the kernel accepted.
 ///
 /// # Errors
 /// Returns the error of process_madvise(2): `ENOSYS` before Linux 5.10, `EPERM` without the rights.
@@ -156,7 +156,7 @@ pub fn signal_thread(pid: i32, tid: i32, signal: i32) -> io::Result<()> {
     crate::check(unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) }).map(drop)
 }
 
-/// Connects to a Unix socket.
+/// Connects to a Unix socket without waiting.
 ///
 /// # Errors
 /// Returns the error of connect(2), [`io::ErrorKind::WouldBlock`] where it would wait because the
@@ -298,8 +298,8 @@ impl Usage {
     }
 }
 
-/// Makes this process the reaper of its orphaned descendants (`PR_SET_CHILD_SUBREAPER`), so that
-/// none escapes.
+/// Makes this process the parent of its orphaned descendants (`PR_SET_CHILD_SUBREAPER`), so that it
+/// receives their exit statuses.
 ///
 /// # Errors
 /// Returns the error of prctl(2).

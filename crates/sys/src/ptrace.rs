@@ -109,9 +109,9 @@ pub fn peek(tid: i32, address: u64) -> io::Result<u64> {
     Ok(word)
 }
 
-/// Returns the seccomp filter number `index` of a stopped tracee, the oldest first; `None` after
-/// the last. Needs CAP_SYS_ADMIN in the first user namespace, and a tracer without filters: else
-/// it fails with EACCES.
+/// Returns the seccomp filter number `index` of a stopped tracee; `None` after the last. 0 is the
+/// oldest one (kernel/seccomp.c, get_nth_filter; ptrace(2) says the newest). Needs CAP_SYS_ADMIN in
+/// the first user namespace, and a tracer without filters: else it fails with EACCES.
 pub fn seccomp_filter(tid: i32, index: usize) -> io::Result<Option<Vec<FilterInstruction>>> {
     const PTRACE_SECCOMP_GET_FILTER: libc::c_uint = 0x420c;
     /// `BPF_MAXINSNS`, the kernel's limit for a filter.
@@ -199,8 +199,8 @@ pub fn poll(tid: i32) -> io::Result<Option<Event>> {
     next_event(tid, libc::WNOHANG)
 }
 
-/// The next event of `tid`, collected as [`wait`] describes. `None` if it is gone before it was
-/// collected, or with `WNOHANG` in `flags`, if none is pending.
+/// The next event of `tid`, collected as [`wait`] describes. `None` if the tracee left its stop
+/// before this function collected it, or, with `WNOHANG` in `flags`, if there is no event.
 fn next_event(tid: i32, flags: i32) -> io::Result<Option<Event>> {
     match wait_event(tid, libc::WEXITED | libc::WNOWAIT | flags)? {
         Some(event @ (Event::Signal(_) | Event::Exited { .. })) => return Ok(Some(event)),

@@ -80,7 +80,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// A call fails once it has waited for `time`, at the latest after twice that.
+    /// A call that waits fails when a timer of this period expires: after `time` at the latest.
     ///
     /// # Errors
     /// Fails if the kernel has no timer left, or the program uses the wake signal itself.

@@ -109,7 +109,7 @@ pub fn block(signals: u64) -> io::Result<u64> {
 /// Stops this process as a SIGTSTP does, for a caller that blocked SIGTSTP and received it. Does
 /// nothing if the process group is orphaned. Returns when the process is continued.
 pub fn stop_own_process() {
-    // SAFETY: both calls take integers only.
+    // SAFETY: the calls take integers only.
     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), own_thread(), libc::SIGTSTP) };
     if let Ok(mask_before) = mask() {
         // SIGTSTP is delivered once it is unblocked.

@@ -1,4 +1,4 @@
-//! Starts a command so that it differs from a start by its user only in what [`Setup`] requests.
+//! Starts a command as its user would start it, except for what [`Setup`] requests.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -82,7 +82,8 @@ static ORIGINAL_CORE_LIMIT: OnceLock<Rlimit> = OnceLock::new();
 /// [`spawn`] get the limit that this process was started with.
 ///
 /// The limit is one byte, not zero: the kernel pipes a core to a program (a pattern that begins
-/// with `|`) regardless of the limit, except for 1 (fs/coredump.c, do_coredump).
+/// with `|`) regardless of the limit, except for 1 (fs/coredump.c, do_coredump; from Linux 6.17 on
+/// coredump_pipe).
 ///
 /// # Errors
 /// Those of [`Resource::get`] and [`Resource::set`].

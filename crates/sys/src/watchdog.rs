@@ -44,8 +44,8 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts a watchdog for what this process holds. It ends with the calling thread, and tells by
-    /// that thread whether the process is stopped.
+    /// Starts a watchdog for what this process holds. It ends with the calling thread, whose state
+    /// shows it whether the process is stopped.
     ///
     /// # Errors
     /// Returns the error of open(2), mmap(2) or clone(2).
@@ -169,8 +169,8 @@ fn watch(shared: *const Shared, parent: libc::pid_t, stat: libc::c_int) -> ! {
 /// Whether the thread whose `stat` is open as [`STAT_DESCRIPTOR`] is known to be stopped by a
 /// signal or by a tracer.
 fn is_stopped() -> bool {
-    // The number and the name come before the state. The name has at most 15 bytes, each of which
-    // takes up to four when escaped.
+    // The number and the name come before the state. The kernel prints at most 64 bytes of a name
+    // (fs/proc/array.c, proc_task_name).
     let mut text = [0_u8; 256];
     // SAFETY: reads at most `text.len()` bytes into `text`.
     let read_bytes = unsafe { libc::pread(STAT_DESCRIPTOR, text.as_mut_ptr().cast(), text.len(), 0) };

@@ -8,7 +8,7 @@ const FIRST_EXTENDED_COMPONENT: u32 = 2;
 /// Bit of ECX for a component that is absent from a user's image.
 const SUPERVISOR_STATE: u32 = 1;
 
-/// Offset in bytes of extended state component `index` (2..63) in the standard form of an XSAVE
+/// Offset in bytes of extended state component `index` (2 to 62) in the standard form of an XSAVE
 /// image; `None` if this processor has no such component or it is a supervisor one.
 pub fn component_offset(index: u32) -> Option<usize> {
     // For a leaf above the maximum, which leaf 0 has, a processor returns another leaf's values.

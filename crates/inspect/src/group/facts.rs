@@ -336,7 +336,7 @@ impl GroupFigures {
                 oom: events.oom,
                 oom_kill: events.oom_kill,
                 oom_group_kill: events.oom_group_kill,
-                under_oom: events.under_oom,
+                under_oom: memory.is_under_oom,
             },
             pressure: memory.pressure.map(GroupPressure::new),
         }
@@ -351,8 +351,8 @@ impl GroupPressure {
             some_60: from_millionths(pressure.some_60s_millionths),
             full_10: from_millionths(pressure.full_10s_millionths),
             full_60: from_millionths(pressure.full_60s_millionths),
-            some_seconds: from_millionths(pressure.some_total_micros),
-            full_seconds: from_millionths(pressure.full_total_micros),
+            some_seconds: from_millionths(pressure.some_total_us),
+            full_seconds: from_millionths(pressure.full_total_us),
         }
     }
 }

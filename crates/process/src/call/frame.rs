@@ -104,7 +104,7 @@ impl ExtendedState {
 
 /// A signal frame, ready to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Frame {
+pub struct SignalFrame {
     /// Its address; also the stack pointer at the entry of the function (8 modulo 16).
     pub address: u64,
     /// Its bytes, the return address first.
@@ -149,7 +149,7 @@ pub fn build(
     state: &ExtendedState,
     trampoline: u64,
     reserved_bytes: u64,
-) -> Option<Frame> {
+) -> Option<SignalFrame> {
     let state_bytes = state.frame_bytes + MAGIC_BYTES;
     let top = registers.rsp.checked_sub(RED_ZONE_BYTES)?.checked_sub(reserved_bytes)?;
     // XRSTOR needs 64-byte alignment.
@@ -166,7 +166,7 @@ pub fn build(
     put(&mut bytes, OFFSET_FPSTATE, &state_address.to_le_bytes());
     put(&mut bytes, OFFSET_MASK, &mask.to_le_bytes());
     put_state(&mut bytes[state_offset..], state);
-    Some(Frame { address, bytes })
+    Some(SignalFrame { address, bytes })
 }
 
 /// Writes the general registers `r`, the flags and the segments into a frame.
@@ -210,8 +210,8 @@ pub struct SystemCall {
 }
 
 /// Makes frames with which a thread makes `calls` in sequence, with signals blocked and without
-/// extended state: an rt_sigreturn at the trampoline loads each frame, and its call returns into
-/// the next, the last one into the frame at `frame_after`; without `frame_after`, it must not
+/// extended state. An rt_sigreturn at the trampoline loads each frame, and its call returns into
+/// the next one. The last call returns into the frame at `frame_after`; without one it must not
 /// return. The frames end at `top`; the thread starts by returning with its stack pointer at the
 /// frames' address.
 ///
@@ -222,7 +222,7 @@ pub fn chain(
     registers: &Registers,
     top: u64,
     frame_after: Option<u64>,
-) -> Option<Frame> {
+) -> Option<SignalFrame> {
     let total_bytes = FRAME_BYTES * calls.len();
     let address = top.checked_sub(total_bytes as u64)? & !15;
     let mut bytes = vec![0; total_bytes];
@@ -248,7 +248,7 @@ pub fn chain(
         put_registers(frame, &entry);
         put(frame, OFFSET_MASK, &(!call.unblocked).to_le_bytes());
     }
-    Some(Frame { address, bytes })
+    Some(SignalFrame { address, bytes })
 }
 
 /// Copies `value` to `offset`. Every caller has made `bytes` long enough; otherwise this does

@@ -25,7 +25,7 @@ use strandline_sys::ptrace::{self, Event, Registers};
 use strandline_sys::{memory, registers};
 
 use super::code::CallSites;
-use super::frame::{self, ExtendedState, Frame};
+use super::frame::{self, ExtendedState, SignalFrame};
 use super::handlers::{self, StopSignals};
 use super::{filters, stack};
 use crate::memory::Memory;
@@ -94,6 +94,9 @@ pub enum CallError {
 const MAX_ABANDON_TIME: Duration = Duration::from_millis(100);
 
 /// A thread in a call: its frame is written and its registers are set.
+///
+/// # Errors
+/// Its methods return [`CallError`], or the kernel's error, `ESRCH` if the thread has ended.
 pub struct Injected<'a> {
     pub(super) tracee: Tracee<'a>,
     /// The mask at the stop, restored at the end.
@@ -301,7 +304,7 @@ impl Injected<'_> {
 
     /// Before the call has run: makes the thread return into `chain` instead, whose last frame must
     /// lead to [`Injected::frame_address`].
-    pub fn enter_chain(&self, chain: &Frame) -> std::io::Result<()> {
+    pub fn enter_chain(&self, chain: &SignalFrame) -> std::io::Result<()> {
         memory::write(self.tracee.process.pid(), chain.address, &chain.bytes)?;
         let mut registers = self.registers()?;
         registers.rip = self.sites.trampoline;
@@ -458,8 +461,8 @@ fn extended_state(tid: i32) -> std::io::Result<ExtendedState> {
     ExtendedState::new(image).ok_or_else(|| invalid_data("no extended processor state"))
 }
 
-/// Size of the extended state in the signal frame of a stopped thread: without the AMX tiles (8
-/// KiB), which most threads may not use.
+/// Size in bytes of the extended state in the signal frame of a stopped thread: without the AMX
+/// tiles (8 KiB), which most threads may not use. Fails with the error of `PTRACE_GETREGSET`.
 pub fn extended_state_bytes(tid: i32) -> std::io::Result<u64> {
     Ok(extended_state(tid)?.frame_bytes())
 }

@@ -1,8 +1,9 @@
 //! Estimates from a sample which part of a file's cached pages is charged to a group.
 //!
 //! A page is charged to the group whose process first used it, and stays so: libraries that every
-//! container maps are charged to one of them. /proc/kpagecgroup has the group of a page by its
-//! frame number; both files need CAP_SYS_ADMIN. The sampled pages are mapped, never accessed.
+//! container maps are charged to one of them. /proc/kpagecgroup, a file of root's, has the group of
+//! a page by its frame number, which pagemap shows with CAP_SYS_ADMIN only. The sampled pages are
+//! mapped, never accessed.
 
 use std::collections::BTreeSet;
 use std::fs::File;

@@ -97,7 +97,7 @@ pub struct Files {
     pub unlisted_processes: u64,
     /// Whether the pages of files were sampled for their groups.
     pub is_sampled: bool,
-    /// Number of larger files that were not sampled: for lack of time if others were.
+    /// Number of files of at least 16 KiB that were not sampled: there was no sampler, or no time.
     pub unsampled_files: u64,
 }
 
@@ -413,7 +413,8 @@ fn count_cached(file: &File, size_bytes: u64) -> io::Result<CacheCount> {
     }
 }
 
-/// Whether mincore(2) reports the truth to this user: only to the owner of the file and to root.
+/// Whether mincore(2) is known to report the truth to this user, the owner of the file or root: to
+/// others it may report every page ([`FileWindow::resident_pages`]).
 fn can_trust_mincore(file: &File) -> bool {
     let user = strandline_sys::host::effective_user();
     user == 0 || file.metadata().is_ok_and(|metadata| metadata.uid() == user)

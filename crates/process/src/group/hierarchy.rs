@@ -54,8 +54,8 @@ impl Version {
     }
 }
 
-/// Maximum bytes read of a file of a group. memory.stat has some 5 KiB; cgroup.procs is read with a
-/// limit of its own.
+/// Maximum bytes read of a file of a group. memory.stat has about 5 KiB; cgroup.procs is read with
+/// a limit of its own.
 const MAX_FILE_BYTES: u64 = 256 << 10;
 
 /// Why a group is not there, or has no memory figures.

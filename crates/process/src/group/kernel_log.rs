@@ -11,7 +11,8 @@ use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::{Duration, Instant};
 
-/// Size of the buffer for a record: the kernel's records (`PRINTKRB_RECORD_MAX`) are shorter.
+/// Size of the buffer for a record, the kernel's own maximum (include/linux/printk.h,
+/// `CONSOLE_EXT_LOG_MAX`; from Linux 6.3 on kernel/printk/internal.h, `PRINTK_MESSAGE_MAX`: 2048).
 const MAX_RECORD_BYTES: usize = 8192;
 /// Maximum number of kills that are kept, the last ones.
 const MAX_KILLS: usize = 64;
@@ -23,7 +24,7 @@ const KERNEL_FACILITY: u32 = 0;
 /// Error of a read whose record the kernel has overwritten; the next read continues.
 const EPIPE: i32 = 32;
 
-/// A process that the kernel killed.
+/// A process that the kernel killed. Sizes are `None` if the log lacks its second line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OomKill {
     /// When, since the machine started.
@@ -45,9 +46,9 @@ pub struct OomKill {
 }
 
 /// The kills that the kernel's log still has, the last one last; `None` if the log cannot be read
-/// to its end within `max_time`. Root may read it; with `kernel.dmesg_restrict`, CAP_SYSLOG is
-/// needed. If a kill ends all processes of a group (`memory.oom.group`), the first one represents
-/// all.
+/// to its end within `max_time`. Reading it takes the permission of the file, and with
+/// `kernel.dmesg_restrict` also CAP_SYSLOG. If a kill ends all processes of a group
+/// (`memory.oom.group`), the first one represents all.
 pub fn kills(max_time: Duration) -> Option<Vec<OomKill>> {
     let log = File::options().read(true).custom_flags(O_NONBLOCK).open("/dev/kmsg").ok()?;
     read_kills(log, Instant::now() + max_time)

@@ -31,13 +31,16 @@ pub struct Memory {
     pub limits: Limits,
     /// What happened at the limits.
     pub events: Events,
-    /// How long its tasks waited for memory.
+    /// Whether its tasks wait for memory at the limit now; `None` if this version does not report
+    /// it, or it cannot be read.
+    pub is_under_oom: Option<bool>,
+    /// How long its tasks waited for memory; `None` if the kernel does not report it.
     pub pressure: Option<Pressure>,
-    /// Swap in use.
+    /// Swap in use; `None` if unknown.
     pub swap_bytes: Option<u64>,
     /// Whether its figures include the groups below it.
     pub is_hierarchical: bool,
-    /// Number of removed groups below it whose memory is still charged.
+    /// Number of removed groups below it whose memory is still charged; `None` if unknown.
     pub removed_groups: Option<u64>,
 }
 
@@ -111,12 +114,13 @@ pub struct Limits {
     pub swap_bytes: Option<u64>,
 }
 
-/// What happened at the limits; `None`: not counted by this version.
+/// How often something happened at the limits; `None` if this version does not count it, or the
+/// count cannot be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Events {
-    /// Reclaimed although below `low`.
+    /// Its memory was reclaimed although the charge was below `low`.
     pub low: Option<u64>,
-    /// Slowed down above `high`.
+    /// Its tasks were slowed down because the charge was above `high`.
     pub high: Option<u64>,
     /// Charges that met the limit (version 1: memory.failcnt).
     pub max: Option<u64>,
@@ -126,8 +130,6 @@ pub struct Events {
     pub oom_kill: Option<u64>,
     /// Times that all processes of the group were killed.
     pub oom_group_kill: Option<u64>,
-    /// Whether tasks wait for memory now (version 1).
-    pub under_oom: Option<bool>,
 }
 
 /// memory.pressure: share of the time, as parts of a million.
@@ -142,9 +144,9 @@ pub struct Pressure {
     /// The same over 60 s.
     pub full_60s_millionths: u64,
     /// Time that at least one task waited since the group exists, in microseconds.
-    pub some_total_micros: u64,
-    /// Time that all waited.
-    pub full_total_micros: u64,
+    pub some_total_us: u64,
+    /// The same for all tasks.
+    pub full_total_us: u64,
 }
 
 impl Memory {
@@ -262,7 +264,6 @@ fn read_version_2(group: &Group) -> Memory {
             oom: event_count("oom"),
             oom_kill: event_count("oom_kill"),
             oom_group_kill: event_count("oom_group_kill"),
-            under_oom: None,
         },
         pressure: group.text("memory.pressure").and_then(|text| parse_pressure(&text)),
         swap_bytes: group.number("memory.swap.current"),
@@ -274,7 +275,7 @@ fn read_version_2(group: &Group) -> Memory {
 
 fn read_version_1(group: &Group) -> Memory {
     let stat = group.text("memory.stat").unwrap_or_default();
-    // Without the file, the kernel (5.11 and later) has no other mode.
+    // A missing file counts as 1: Linux 5.11 and later have no other mode.
     let is_hierarchical = group.number("memory.use_hierarchy") != Some(0);
     let stat_of = |key: &str| {
         let total = is_hierarchical.then(|| value(&stat, &format!("total_{key}"))).flatten();
@@ -308,9 +309,9 @@ fn read_version_1(group: &Group) -> Memory {
         events: Events {
             max: group.number("memory.failcnt"),
             oom_kill: value(&control, "oom_kill"),
-            under_oom: value(&control, "under_oom").map(|number| number != 0),
             ..Events::default()
         },
+        is_under_oom: value(&control, "under_oom").map(|number| number != 0),
         swap_bytes: stat_of("swap"),
         is_hierarchical,
         ..Memory::default()
@@ -328,15 +329,15 @@ fn parse_pressure(text: &str) -> Option<Pressure> {
         let per_cent: f64 = field(line, name)?.parse().ok()?;
         (per_cent.is_finite() && per_cent >= 0.0).then_some((per_cent * 1e4).round() as u64)
     };
-    let total_micros = |line: &str| field(line, "total")?.parse().ok();
+    let total_us = |line: &str| field(line, "total")?.parse().ok();
     let (some, full) = (line("some")?, line("full")?);
     Some(Pressure {
         some_10s_millionths: millionths(some, "avg10")?,
         some_60s_millionths: millionths(some, "avg60")?,
         full_10s_millionths: millionths(full, "avg10")?,
         full_60s_millionths: millionths(full, "avg60")?,
-        some_total_micros: total_micros(some)?,
-        full_total_micros: total_micros(full)?,
+        some_total_us: total_us(some)?,
+        full_total_us: total_us(full)?,
     })
 }
 
@@ -476,7 +477,7 @@ mod tests {
         );
         assert_eq!((memory.limits.max_bytes, memory.swap_bytes, memory.pressure), (None, Some(0), None));
         let events = memory.events;
-        assert_eq!((events.max, events.oom_kill, events.under_oom), (Some(4), Some(6), Some(true)));
+        assert_eq!((events.max, events.oom_kill, memory.is_under_oom), (Some(4), Some(6), Some(true)));
         std::fs::write(folder.path().join("a/b/memory.use_hierarchy"), "0\n").unwrap();
         let memory = Memory::read(&group).unwrap();
         assert_eq!((memory.parts.anon_bytes, memory.is_hierarchical), (Some(2), false));

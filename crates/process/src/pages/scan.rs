@@ -295,8 +295,8 @@ fn add_part(builder: &mut Builder<'_>, smaps_entry: &SmapsEntry, start: u64, end
     }
 }
 
-/// Ends a mapping and begins the next. If the certain pages add up to its Rss, pages that show as
-/// swapped are swapped. If neither they nor all pages together add up, the entries are read.
+/// Ends a mapping and begins the next. Pages that show as swapped count as swapped if the others
+/// add up to its Rss, and as resident if all together do; otherwise the entries are read.
 fn finish(builder: &mut Builder<'_>, smaps_entry: &SmapsEntry) -> io::Result<()> {
     let rss_bytes = smaps_entry.counts.rss_bytes;
     let fits =

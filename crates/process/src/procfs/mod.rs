@@ -52,14 +52,18 @@ pub(crate) const MAX_MOUNTS_BYTES: u64 = 64 << 20;
 pub(crate) const MAX_INFO_BYTES: u64 = 4 << 10;
 /// Maximum number of threads listed: the kernel's own limit for process ids (`PID_MAX_LIMIT`).
 const MAX_TASKS: usize = 4 << 20;
-/// Maximum number of characters kept of a command's name: the kernel's has 15 bytes, and four
-/// characters for each when escaped.
+/// Maximum number of characters kept of a command's name: the kernel's buffer has as many bytes
+/// (fs/proc/array.c, proc_task_name).
 const MAX_NAME_CHARACTERS: usize = 64;
 
 /// The advice for processes that /proc hides; made once, because `top` opens thousands.
 static HIDDEN_ADVICE: OnceLock<String> = OnceLock::new();
 
 /// An open /proc/PID.
+///
+/// # Errors
+/// Where a method names no others: [`Error::Ended`] if the process has ended, [`Error::Permission`]
+/// if the kernel refuses the file, [`Error::Io`] if opening or reading it fails otherwise.
 #[derive(Debug)]
 pub struct Process {
     pid: i32,
@@ -67,7 +71,11 @@ pub struct Process {
 }
 
 impl Process {
-    /// Opens /proc/PID. Fails with [`Error::NoSuchProcess`] if it does not exist.
+    /// Opens /proc/PID.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchProcess`] if it does not exist, [`Error::Permission`] if /proc hides it,
+    /// [`Error::Io`] for any other failure.
     pub fn open(pid: i32) -> Result<Self> {
         if pid <= 0 {
             return Err(Error::NoSuchProcess { pid });
@@ -171,7 +179,7 @@ impl Process {
         Ok(Status::parse(&self.read_file(&format!("task/{tid}/status"), MAX_STATUS_BYTES)?))
     }
 
-    /// /proc/PID/stat. Fails with [`Error::Io`] if the text is malformed.
+    /// /proc/PID/stat. Fails with [`Error::Io`] also if the text is malformed.
     pub fn stat(&self) -> Result<Stat> {
         self.parse_stat("stat")
     }

@@ -1,5 +1,5 @@
-//! Which file systems of a process are shared memory, whose resident pages are neither file pages,
-//! which the kernel can drop, nor anonymous.
+//! Which file systems of a process are shared memory. The kernel can swap its pages, as anonymous
+//! ones, but not drop them, as those of other files.
 //!
 //! smaps does not mark shared memory. The device number identifies it: that of a tmpfs mount of the
 //! process, or that of the kernel's hidden tmpfs, which holds memfd, SysV segments and shared

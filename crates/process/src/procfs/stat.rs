@@ -10,7 +10,8 @@ use super::{MAX_NAME_CHARACTERS, printable};
 const PF_EXITING: u64 = 0x4;
 /// `PF_KTHREAD` of the kernel's `include/linux/sched.h`: the task is a kernel thread.
 const PF_KTHREAD: u64 = 0x0020_0000;
-/// `PF_POSTCOREDUMP` of the same file: the task is exiting, and a core dump needs it no more.
+/// `PF_POSTCOREDUMP` of the same file (Linux 5.16): the task is exiting, and a core dump needs it
+/// no more.
 const PF_POSTCOREDUMP: u64 = 0x8;
 
 /// Number of the first field behind the name.

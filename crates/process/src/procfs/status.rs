@@ -9,7 +9,7 @@ use super::{MAX_NAME_CHARACTERS, kib, number, printable};
 /// kernel).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// The command's name, at most 15 bytes.
+    /// The command's name: at most 15 bytes, of a kernel thread 63.
     pub name: Option<String>,
     /// `R`, `S`, `D`, `T` (stopped), `t` (traced), `Z`, `X`, `I`.
     pub state: Option<char>,
@@ -17,7 +17,7 @@ pub struct Status {
     pub tgid: Option<i32>,
     /// The parent process.
     pub parent: Option<i32>,
-    /// The process that traces it; `Some(0)` if none.
+    /// The thread that traces it; `Some(0)` if none does.
     pub tracer: Option<i32>,
     /// Uid: its user ids.
     pub user_ids: Option<UserIds>,
@@ -25,7 +25,7 @@ pub struct Status {
     pub threads: Option<u64>,
     /// Whether it is a kernel thread (Linux 6.4; before it, [`super::Stat::is_kernel_thread`]).
     pub is_kernel_thread: Option<bool>,
-    /// VmRSS, which kernels from 6.2 on approximate.
+    /// VmRSS, which kernels before 6.16 approximate.
     pub rss_bytes: Option<u64>,
     /// RssAnon: its anonymous pages (Linux 4.5).
     pub anonymous_bytes: Option<u64>,

@@ -8,10 +8,10 @@ use crate::target::live::MemFile;
 /// The memory of a process seen through a snapshot, with copies, made during the stop, of memory
 /// that the program excludes from its children (MADV_DONTFORK, MADV_WIPEONFORK).
 ///
-/// The child is read through its /proc/PID/mem, never by `process_vm_readv`, which pins pages: the
-/// kernel copies a page that two processes share before it pins it (`gup_must_unshare` of
-/// `mm/internal.h`, Linux 5.19), so the child would end up with a second copy of all of the
-/// program's memory.
+/// The child is read through its /proc/PID/mem, never by `process_vm_readv`, which pins pages:
+/// from Linux 5.19 on the kernel copies a page that two processes share before it pins it
+/// (`gup_must_unshare`, now in `mm/internal.h`), so the child would end up with a second copy of
+/// all of the program's memory.
 pub struct SnapshotMemory {
     /// The child's /proc/PID/mem.
     pub file: MemFile,

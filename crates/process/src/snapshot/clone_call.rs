@@ -32,7 +32,7 @@ pub(super) struct CloneCall<'a> {
     /// Number of hidden ranges that are included before the clone and excluded after it.
     hidden_count: usize,
     /// The signal that the chain unblocks at the clone and at its last call, to stop there only;
-    /// `None` to stop at every call: some ten milliseconds each on a busy machine.
+    /// `None` to stop at every call, which takes about ten milliseconds each on a busy machine.
     stop_signal: Option<i32>,
 }
 

@@ -8,12 +8,14 @@
 //! continued). As long as the target runs the same program, the child's exit sends no signal and a
 //! wait for any child does not return it (exit signal 0); a second injected call reaps it.
 //!
-//! Linux: `kernel/fork.c` (a clone without flags copies private memory; shared mappings, and file
-//! mappings that were never written to, are filled in only when they are touched), `kernel/exit.c`
-//! (`eligible_child`: a child with an exit signal other than SIGCHLD is waited for with `__WALL` or
-//! `__WCLONE` only; after an exec or the end of its parent it counts as SIGCHLD), `fs/file.c`
-//! (`CLOSE_RANGE_UNSHARE`, Linux 5.9: its own table, which briefly holds at most the lowest 64
-//! descriptors).
+//! In Linux:
+//! - `kernel/fork.c`: a clone without flags copies private memory. Shared mappings, and file
+//!   mappings that were never written to, are filled in only when they are touched.
+//! - `kernel/exit.c`, `eligible_child`: a child with an exit signal other than SIGCHLD is waited
+//!   for with `__WALL` or `__WCLONE` only; `reparent_leader`: the end of its parent sets SIGCHLD.
+//! - `kernel/signal.c`, `do_notify_parent`: after an exec of its parent, its end sends SIGCHLD.
+//! - `fs/file.c`, `CLOSE_RANGE_UNSHARE` (Linux 5.9): makes a table of its own, which briefly holds
+//!   at most the lowest 64 descriptors.
 //!
 //! This module neither decides whether to take a snapshot nor interprets its contents.
 
@@ -72,7 +74,7 @@ static SNAPSHOT_CALLS: [RequiredCall; 7] = [
     RequiredCall::with_any_arguments("madvise", MADVISE as u32),
 ];
 /// Maximum number of hidden ranges that are included in the child: each takes two frames on the
-/// stack. Node.js has some ten.
+/// stack. Node.js has about ten.
 pub const MAX_HIDDEN: usize = 32;
 /// System calls that reap the child.
 const REAP_CALLS: [RequiredCall; 2] =
@@ -136,7 +138,7 @@ pub struct Snapshot {
     handle: OwnedFd,
     /// The thread whose injected call made it.
     tid: i32,
-    /// Minor faults of the target before it was made.
+    /// Minor faults of the target before it was made; `None` if unknown.
     faults_before: Option<u64>,
     /// When it ends by itself.
     ends_at: Instant,
@@ -147,8 +149,8 @@ pub struct Snapshot {
 /// The cost of a snapshot.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SnapshotCost {
-    /// Minor faults of the target meanwhile: pages that it wrote to, and others that it touched
-    /// first.
+    /// Minor faults of the target meanwhile: pages that were copied because it wrote to them, and
+    /// others that it touched first. `None` if unknown.
     pub copied_pages: Option<u64>,
     /// Whether the child is gone; otherwise it runs until [`Snapshot::ends_at`], or its zombie
     /// remains until the target ends.

@@ -78,8 +78,8 @@ impl Asleep {
     }
 }
 
-/// The thread pointer of a glibc thread. The structure there has two pointers to itself (glibc,
-/// sysdeps/x86_64/nptl/tls.h, tcbhead_t: `tcb` at 0 and `self` at 16).
+/// The thread pointer of a glibc thread; `None` if it is not found. The structure there has two
+/// pointers to itself (glibc, sysdeps/x86_64/nptl/tls.h, tcbhead_t: `tcb` at 0 and `self` at 16).
 fn thread_pointer(process: &Process, tid: i32) -> Option<u64> {
     let pointer = strandline_sys::process::robust_list(tid).ok()??.checked_sub(OFFSET_ROBUST_HEAD)?;
     let mut head = [0; 24];
@@ -150,10 +150,11 @@ impl<'a> SleepingProcess<'a> {
 /// # Errors
 /// Fails if the process has ended or may not be inspected.
 pub fn external_writer(process: &Process, space: &AddressSpace) -> Result<Option<String>> {
-    if let Some(holder) = holders::find(process, space)? {
-        return Ok(Some(holder));
+    // First what a refused kcmp decides: without it, the search for holders takes long.
+    if let Some(sharer) = sharer(process)? {
+        return Ok(Some(sharer));
     }
-    sharer(process)
+    holders::find(process, space)
 }
 
 /// Another process on the same memory, or the reason why that is unknown. A text for a message.

@@ -43,9 +43,9 @@ struct ThreadHolds {
 }
 
 /// Runs `work` on a new thread, which traces what it stops; when the thread ends, the kernel
-/// releases whatever it still traces. No hold should last longer than `limit`. `None` if the thread
-/// could not be started or panicked. A thread that watches the target for its exit runs `work`
-/// itself, because no other thread can trace the target.
+/// releases whatever it still traces. If a hold lasts longer than `limit` and a grace, the watchdog
+/// kills this process. `None` if the thread could not be started or panicked. A thread that watches
+/// the target for its exit runs `work` itself, because no other thread can trace the target.
 pub fn on_own_thread<T: Send>(limit: Duration, work: impl FnOnce() -> T + Send) -> Option<T> {
     // Ctrl-Z takes effect afterwards. If it cannot be blocked, the watchdog protects the target.
     let stops_blocked = StopSignalsBlocked::begin().ok();

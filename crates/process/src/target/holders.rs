@@ -91,7 +91,7 @@ pub fn find_except(process: &Process, space: &AddressSpace, harmless: &[&str]) -
         return Ok(holder_text);
     }
     if !all_checked {
-        return Ok(Some(format!("more than {MAX_DESCRIPTORS} descriptors, one perhaps of a device")));
+        return Ok(Some("too many descriptors to check them all, one perhaps of a device".to_owned()));
     }
     Ok(space.mappings().iter().find_map(|mapping| {
         let holder = holder_of(&mapping.name)?;
@@ -100,16 +100,15 @@ pub fn find_except(process: &Process, space: &AddressSpace, harmless: &[&str]) -
 }
 
 /// Passes the files in `folder` (`fd` or `fdinfo`) of the first thread, and of each thread that has
-/// descriptors of its own (CLONE_FILES of clone(2)), to `visit` until it returns false. Returns
-/// whether all were passed: at most [`MAX_DESCRIPTORS`] are.
+/// or may have descriptors of its own (CLONE_FILES of clone(2)), to `visit` until it returns false.
+/// Returns whether all were passed: at most [`MAX_DESCRIPTORS`] are.
 fn each_descriptor(process: &Process, folder: &str, visit: &mut dyn FnMut(&Path) -> bool) -> Result<bool> {
     let pid = process.pid();
     let mut count = 0;
     for tid in process.tasks()? {
-        // A thread that cannot be compared counts as sharing the table, unless it has ended.
-        let shares =
-            || share_descriptors(pid, tid).unwrap_or_else(|error| error.raw_os_error() != Some(ESRCH));
-        if tid != pid && shares() {
+        // The files of a thread that cannot be compared, as in many containers, are passed too: at
+        // worst they are those of the first one again.
+        if tid != pid && share_descriptors(pid, tid).unwrap_or(false) {
             continue;
         }
         let name = if tid == pid { folder.to_owned() } else { format!("task/{tid}/{folder}") };

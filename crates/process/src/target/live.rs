@@ -56,9 +56,9 @@ impl Memory for ByPid {
 /// /proc/PID/mem only (proc(5), FOLL_FORCE).
 ///
 /// If the process shares pages with another one, as after a fork, all its private memory is read
-/// that way: `process_vm_readv` pins what it reads, and the kernel copies a page that two processes
-/// share before it pins it (`gup_must_unshare` of `mm/internal.h`, Linux 5.19). Inspecting a child
-/// would double its memory.
+/// that way: `process_vm_readv` pins what it reads, and from Linux 5.19 on the kernel copies a page
+/// that two processes share before it pins it (`gup_must_unshare`, now in `mm/internal.h`).
+/// Inspecting a child would double its memory.
 ///
 /// Device mappings are never read through that file: it would also read device registers, and such
 /// a read may have effects.

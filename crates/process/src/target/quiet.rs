@@ -13,11 +13,11 @@ use crate::memory::Memory;
 use crate::procfs::{MAX_INFO_BYTES, Process, Status, signal_bit};
 use crate::target::live::ByPid;
 
-/// Calls that return EINTR after a stop and can be made again. recv, send, accept, read and write
-/// are included for sockets with a timeout, and all from read on for files of FUSE, whose server
-/// answers an interrupted request with EINTR and may have acted on it: these do the same when
-/// repeated. Excluded are close (the descriptor is gone), connect (the connection is in progress),
-/// and what changes a directory, a length or an attribute.
+/// Calls that return EINTR after a stop and can be made again. Those from sendto to write are for
+/// sockets with a timeout. Those from read on are for files of FUSE, whose server answers an
+/// interrupted request with EINTR: it may have acted on the request, and acts the same again.
+/// Excluded are close (the descriptor is gone), connect (the connection is in progress), and what
+/// changes a directory, a length or an attribute.
 const REPEATABLE: [i64; 50] = [
     232, // epoll_wait
     281, // epoll_pwait

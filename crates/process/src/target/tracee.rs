@@ -79,8 +79,11 @@ pub struct Tracee<'a> {
     _hold: Hold,
 }
 
-/// Waits until `tid` has an event, at most until `deadline`. The exit of a main thread that this
-/// thread watches counts as its end.
+/// Waits until `tid` has an event; `None` if it has none by `deadline`. The exit of a main thread
+/// that this thread watches counts as its end.
+///
+/// # Errors
+/// Those of [`ptrace::poll`].
 pub fn next_event(tid: i32, deadline: Instant) -> io::Result<Option<Event>> {
     let mut pause = SHORTEST_SLEEP;
     let mut spin_checks = SPIN_CHECKS;

@@ -21,8 +21,8 @@ enum Requested {
     Message,
     /// The same as `amount`, if the flags in this argument contain MSG_WAITALL.
     IfWaitingForAll { flags_argument: usize, amount: &'static Requested },
-    /// The number of messages in rdx, unless the flags in r10 let the call return those that there
-    /// are (net/socket.c, `do_recvmmsg`).
+    /// The number of messages in rdx, unless the flags in r10 let the call return with fewer
+    /// (net/socket.c, `do_recvmmsg`).
     Messages,
 }
 
