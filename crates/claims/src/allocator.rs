@@ -120,14 +120,14 @@ pub struct Context<'a> {
     /// When to stop reading because the target has been stopped for long enough.
     pub deadline: Instant,
     /// Whether to keep all blocks in use ([`Matches::blocks`]).
-    pub collects_blocks: bool,
+    pub keeps_blocks: bool,
     /// Whether to check also the structures that only a trim call follows, because a call is
     /// planned.
     pub checks_free_lists: bool,
     /// Size of the cells of the page map; `None` if no page map is wanted.
     pub cell_bytes: Option<u64>,
-    /// Number of threads for the walk.
-    pub threads: usize,
+    /// Number of threads for reading.
+    pub workers: usize,
     /// Called with the number of bytes of address space walked.
     pub progress: &'a (dyn Fn(u64) + Sync),
 }
@@ -155,10 +155,10 @@ impl<'a> Context<'a> {
             reserved_mappings: &[],
             refinements: None,
             deadline: Instant::now() + Duration::from_secs(600),
-            collects_blocks: true,
+            keeps_blocks: true,
             checks_free_lists: false,
             cell_bytes: None,
-            threads: 1,
+            workers: 1,
             progress: &NO_PROGRESS,
         }
     }
@@ -311,7 +311,7 @@ pub struct CallPlan {
     pub heaps: Vec<AddressRange>,
     /// FS bases of the threads that the allocator already knows: one of them must make the call.
     /// Empty for glibc, where any thread can, and where none is known.
-    pub threads: Vec<u64>,
+    pub fs_bases: Vec<u64>,
     /// Whether the call releases everything that is resident in `heaps`.
     pub releases_all: bool,
     /// Bytes that the call releases.

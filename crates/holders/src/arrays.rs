@@ -22,15 +22,20 @@ pub enum Refused {
         /// The maximum.
         max_count: u64,
     },
-    /// An array could not be allocated.
+    /// An array of this many bytes could not be allocated.
     #[error("no memory for an array of {0} bytes: free memory, or allow more")]
     NoMemory(u64),
     /// The deadline passed.
     #[error("the time limit was reached: allow more time")]
     DeadlinePassed,
     /// The references were read for another set of blocks.
-    #[error("the references are those of {0} blocks, and there are {1}")]
-    BlocksDiffer(u32, u32),
+    #[error("the references are those of {count_read} blocks, and there are {count}")]
+    BlocksDiffer {
+        /// Number of blocks whose references were read.
+        count_read: u32,
+        /// Number of blocks in the set.
+        count: u32,
+    },
 }
 
 /// An array of `len` times one value; fails if memory is short.

@@ -30,7 +30,7 @@ pub fn dominators(
     numbers: &[u32],
     mut parents: Vec<u32>,
     mut edges: Edges,
-    clock: &mut DeadlineCheck,
+    deadline_check: &mut DeadlineCheck,
 ) -> Result<Vec<u32>, Refused> {
     let count = parents.len();
     let mut semis = reserved(count)?;
@@ -44,11 +44,11 @@ pub fn dominators(
     while slices.next().is_some() {
         let mut next = Slice::new(slices.peek().cloned())?;
         let referrers = Referrers::take(counts, numbers, &mut edges, &mut next)?;
-        semidominators(&parents, referrers, &mut semis, &mut links, clock)?;
+        semidominators(&parents, referrers, &mut semis, &mut links, deadline_check)?;
         counts = next;
     }
     drop(edges);
-    dominators_from_semis(&mut parents, &semis, &mut links, clock)?;
+    dominators_from_semis(&mut parents, &semis, &mut links, deadline_check)?;
     Ok(parents)
 }
 
@@ -157,11 +157,11 @@ fn semidominators(
     referrers: Referrers,
     semis: &mut [u32],
     links: &mut Links,
-    clock: &mut DeadlineCheck,
+    deadline_check: &mut DeadlineCheck,
 ) -> Result<(), Refused> {
     let Referrers { first_number, ends, sources } = referrers;
     for index in (0..ends.len()).rev() {
-        clock.step()?;
+        deadline_check.step()?;
         let number = first_number + index;
         let list = index.checked_sub(1).map_or(0, |previous| ends[previous] as usize)..ends[index] as usize;
         let mut semi = semis[number];
@@ -214,13 +214,13 @@ fn dominators_from_semis(
     parents: &mut [u32],
     semis: &[u32],
     links: &mut Links,
-    clock: &mut DeadlineCheck,
+    deadline_check: &mut DeadlineCheck,
 ) -> Result<(), Refused> {
     for number in 1..parents.len() {
         let semi = semis[number];
         let mut holder = parents[number];
         while holder > semi {
-            clock.step()?;
+            deadline_check.step()?;
             let jump = links.link(holder).up;
             holder = if jump >= semi { jump } else { parents[holder as usize] };
         }

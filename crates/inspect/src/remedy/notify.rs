@@ -94,9 +94,9 @@ pub fn apply(pid: i32, request: &NotifyRequest<'_>) -> Result<Notified, Refusal>
             // The heap is gone.
             Ok(None) => {}
             Err(refusal) => {
-                let has_touched = refusal.touched();
+                let has_begun = refusal.has_begun();
                 refused = Some(refusal);
-                if has_touched {
+                if has_begun {
                     break;
                 }
             }

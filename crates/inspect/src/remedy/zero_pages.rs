@@ -258,7 +258,7 @@ fn release_directly(
         match release.complete_stretch(request.wait) {
             Ok(()) => std::thread::sleep(RUN_TIME),
             // Pages that were released are the result.
-            Err(refusal) if release.applied.stops > 0 && !refusal.touched() => break,
+            Err(refusal) if release.applied.stops > 0 && !refusal.has_begun() => break,
             Err(refusal) => return Err(refusal),
         }
     }
