@@ -68,8 +68,8 @@ pub trait FoundAllocator: Send + Sync {
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder>;
 
     /// Whether reading takes longer than taking a snapshot, which then stops the process for less
-    /// time; false if heap memory is not read for each block, or where [`Reader::find`] is not sure
-    /// that the allocator is in use.
+    /// time; false if the reader does not read memory for each block, or where [`Reader::find`]
+    /// does not know whether the allocator is in use.
     fn takes_long(&self) -> bool {
         true
     }
@@ -117,9 +117,9 @@ pub struct Context<'a> {
     pub reserved_mappings: &'a [AddressRange],
     /// Claims of finer readers on blocks in use.
     pub refinements: Option<&'a Refinements>,
-    /// When to stop reading because the target has been stopped for long enough.
+    /// When to stop reading: the time for which the target may be stopped is over then.
     pub deadline: Instant,
-    /// Whether to keep all blocks in use ([`Matches::blocks`]).
+    /// Whether to list all blocks in use ([`Matches::blocks`]).
     pub keeps_blocks: bool,
     /// Whether to check also the structures that only a trim call follows, because a call is
     /// planned.
@@ -347,12 +347,12 @@ pub struct Function {
     /// as its malloc: a program's own function of the same name has none, and is not called. `None`
     /// if no program names a function of its own so: then it is called by its bare name only.
     pub sibling: Option<&'static str>,
-    /// The argument of the call.
+    /// The first argument of the call.
     pub argument: Argument,
     /// Bytes of stack that it may use.
     pub stack_bytes: u64,
     /// How the names of the allocator's own functions begin in a program that links it statically,
-    /// after such a prefix.
+    /// after the prefix that the build may add.
     pub own_prefixes: &'static [&'static str],
 }
 
@@ -379,7 +379,7 @@ pub struct CallHazard {
     pub cause: HazardCause,
 }
 
-/// Why a place in a heap was not understood.
+/// Why calls into an allocator are unsafe because of a place in its heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HazardCause {
     /// The allocator's chain of blocks is inconsistent: damaged, or caught while it changed.
@@ -390,7 +390,7 @@ pub enum HazardCause {
     Reserved,
     /// The time for which a target may be stopped was over.
     TooSlow,
-    /// There was too little memory to note all that a check needs.
+    /// strandline had too little memory to note all that a check needs.
     LittleMemory,
     /// The allocator points to memory outside the ranges found to be its own, and it has more than
     /// was found.
