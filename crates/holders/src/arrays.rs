@@ -4,9 +4,9 @@ use std::time::Instant;
 
 /// Stands for no block and no vertex.
 pub const NONE: u32 = u32::MAX;
-/// Arrays of at least this size request huge pages (madvise).
+/// Arrays of at least this many bytes request huge pages (madvise).
 const HUGE_BYTES: usize = 8 << 20;
-/// How many steps ahead randomly accessed data is prefetched.
+/// How many steps ahead data at random addresses is prefetched.
 pub const PREFETCH_DISTANCE: usize = 24;
 /// Steps between two checks of the deadline.
 const STEPS_PER_CHECK: u32 = 1 << 16;
@@ -45,8 +45,8 @@ pub fn array<T: Clone>(len: usize, value: T) -> Result<Vec<T>, Refused> {
     Ok(values)
 }
 
-/// Reserves room for `len` elements; fails if memory is short. Arrays are accessed at random, and
-/// huge pages avoid TLB misses.
+/// Reserves room for `len` elements; fails if memory is short. Large arrays request huge pages:
+/// they are accessed at random, and huge pages avoid TLB misses.
 pub fn reserved<T>(len: usize) -> Result<Vec<T>, Refused> {
     let mut empty = Vec::new();
     empty.try_reserve_exact(len).map_err(|_| Refused::NoMemory((len * size_of::<T>()) as u64))?;

@@ -8,10 +8,10 @@
 //! logarithmic time. The walk of the first step needs no stack: it reverses the path that it has
 //! walked.
 //!
-//! A reference to a higher number leads to a descendant: for each target only the least source of
-//! those matters, and from the start. All other references are needed by target, once, in
-//! descending order of targets. So they are transposed in slices: each slice is built, used and
-//! freed before the next, while the array of links grows.
+//! A reference to a higher number leads to a descendant. Of those to one target only the least
+//! source matters, so one pass replaces them by it. All other references are needed by target,
+//! once, in descending order of targets. So they are transposed in slices: each slice is built,
+//! used and freed before the next, while the array of links grows.
 
 use std::ops::Range;
 

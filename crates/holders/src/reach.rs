@@ -6,11 +6,12 @@
 //! ancestors from descendants, and later steps process arrays in number order.
 //!
 //! Heads are the unreachable blocks that no other unreachable block leads to, and of each cycle
-//! that nothing else leads to the lowest block. This is the definition of valgrind's memcheck
-//! ("definitely lost"; all others are unreachable "indirectly"). Two passes find the heads without
-//! searching for cycles. The first starts at each block that it has not visited yet, in address
-//! order: in each cycle without references from outside it must have started once. The second
-//! starts at the same blocks, last first: a start that it visits from another one is not a head.
+//! that nothing else leads to the lowest block. valgrind's memcheck defines "definitely lost" in
+//! this way; all others are "indirectly lost" (memcheck/mc_leakcheck.c). Two passes find the heads
+//! without searching for cycles. The first starts at each block that it has not visited yet, in
+//! address order: in each cycle without references from outside it must have started once. The
+//! second starts at the same blocks, last first: a start that it visits from another one is not a
+//! head.
 
 use std::ops::Range;
 use std::time::Instant;

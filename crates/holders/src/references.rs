@@ -1,8 +1,8 @@
 //! References between blocks: for each block the numbers of the blocks that its words point into.
 //!
 //! Words that point into their own block are left out, and so are words with the same target as the
-//! one before. Most blocks refer to few others: sixty share a cache line that holds where the
-//! targets of the first one begin and how many each has. Blocks with too many targets for that, and
+//! word before. Most blocks refer to few others: sixty blocks share a cache line that holds where
+//! the targets of the first begin and how many each has. Blocks with too many targets for that, and
 //! blocks that were read in parts, are kept separately.
 
 use std::ops::Range;

@@ -102,7 +102,7 @@ impl ExactBlocks {
     }
 }
 
-/// Limits on reading.
+/// Limits on reading. What they leave out is in the [`Outcome`].
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Maximum bytes of references, 4 each. Capped at 16 GiB.

@@ -7,8 +7,8 @@
 //! 1972), and sets are then propagated from each ring to those that it leads to, in topological
 //! order.
 //!
-//! Members form whole subtrees of the search. Their numbers are in the order in which the walk
-//! entered them, and with their parents they say when it left each. So the walk of the search is
+//! Members form whole subtrees of the search. Their numbers are in the order in which the search
+//! entered them, and with the parents they say when it left each. So the walk of the search is
 //! repeated without a stack, forwards to find rings and backwards to propagate sets.
 //!
 //! A set holds its lowest [`MAX_ROOTS`] roots, and whether there are more: sets that differ only
