@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use strandline_sys::own_memory::prefetch;
 
-use crate::arrays::{NONE, PREFETCH_DISTANCE, Refused, array};
+use crate::arrays::{NONE, PREFETCH_DISTANCE, Refused, array, reserved};
 use crate::held::{DominatorTree, Holder, Sum};
 
 /// Maximum number of nodes of blocks.
@@ -116,7 +116,7 @@ struct OutlineBuilder {
 
 impl OutlineBuilder {
     fn new(first_block_node: usize) -> Result<Self, Refused> {
-        let mut nodes: Vec<Node> = array(0, Node::new(0, NONE, 0))?;
+        let mut nodes: Vec<Node> = reserved(first_block_node)?;
         nodes.extend((0..first_block_node as u32).map(|number| Node::new(number, NONE, 0)));
         Ok(Self { nodes, first_block_node, children: HashMap::new() })
     }
