@@ -21,7 +21,7 @@ pub struct GroupStart {
     pub version: u8,
     /// Its own limit; `None` if it has none.
     pub limit_bytes: Option<u64>,
-    /// The smallest limit of it and the groups above it.
+    /// The smallest limit of it and the groups above it; `None` if none of them has one.
     pub effective_limit_bytes: Option<u64>,
     /// The group that has that limit.
     pub effective_limit_path: Option<String>,
@@ -30,7 +30,7 @@ pub struct GroupStart {
     pub unread_limit_path: Option<String>,
 }
 
-/// What is charged to a control group at one moment.
+/// What is charged to a control group at one moment. What the kernel does not count is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupSample {
     /// When it was taken.
@@ -57,8 +57,8 @@ impl GroupSample {
 }
 
 /// Samples of one group, in order of time: a column of differences for each field of
-/// [`GroupSample`]. The figures of a column that is missing are unknown; in one that is shorter
-/// than `us`, the last value repeats.
+/// [`GroupSample`]. The figures of an optional column that is missing are unknown; in a column that
+/// is shorter than `us`, the last value repeats.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupBlock {
     /// Number of the group: see [`GroupStart::group`].
