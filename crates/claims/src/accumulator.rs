@@ -242,7 +242,7 @@ impl Page {
             || self.bytes.iter().enumerate().any(|(class, &bytes)| bytes > 0 && is_live(class))
     }
 
-    /// Adds the claims of the part behind on the same page.
+    /// Adds the claims of the next part on the same page.
     fn add(&mut self, other: &Self) {
         for (mine, theirs) in self.bytes.iter_mut().zip(other.bytes) {
             *mine = mine.saturating_add(theirs);
@@ -265,7 +265,7 @@ pub struct AccumulatedPart {
     /// The page shared with the part before.
     head: Option<Page>,
     sums: Sums,
-    /// The page shared with the part behind.
+    /// The page shared with the next part.
     tail: Option<Page>,
 }
 

@@ -33,8 +33,8 @@ pub enum Layer {
     /// In mappings that its own structures list.
     #[default]
     Mappings,
-    /// In mappings, and some are recognised by their content: read last, beside what other
-    /// readers have claimed.
+    /// In mappings, and some are recognised by their content: read last, with what other readers
+    /// have claimed ([`Context::claimed_ranges`]).
     RestOfMappings,
 }
 
@@ -317,8 +317,8 @@ pub struct CallPlan {
     /// Bytes that the call releases.
     pub predicted_bytes: u64,
     /// When the call takes effect, in milliseconds of CLOCK_MONOTONIC
-    /// ([`strandline_process::host::monotonic_milliseconds`]); 0 for at once. An earlier call keeps
-    /// what the program freed last.
+    /// ([`strandline_process::host::monotonic_milliseconds`]); 0 for any time. An earlier call does
+    /// not release what the program freed last.
     pub due_milliseconds: u64,
     /// For the C library's own malloc: finds the ranges of its code in the library. `None` for
     /// others.

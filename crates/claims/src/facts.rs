@@ -41,7 +41,7 @@ pub enum HolderKind {
 pub enum State {
     /// In use.
     Live,
-    /// Resident, not needed, and something can give it back.
+    /// Resident, not needed, and something can release it.
     Stranded,
     /// Free, on a page with live data.
     Pinned,

@@ -257,7 +257,7 @@ pub struct Finder<'a> {
     leaf_number: Option<u64>,
     /// Its marks; `None` if nothing is claimed there.
     marks: Option<&'a [AtomicU16; MARKS]>,
-    /// The nested ranges not yet behind the last lookup.
+    /// The nested ranges after those of the last lookup.
     nested: &'a [AddressRange],
 }
 

@@ -127,7 +127,7 @@ impl Referrers {
     }
 }
 
-/// How a walk goes on from a number, and what is known of the way there.
+/// Where a walk continues from a number, and what is known of the way there.
 #[derive(Clone, Copy)]
 struct Link {
     /// The next number on the way up; in the second step, the jump pointer.

@@ -370,8 +370,8 @@ type DirectCounts = HashMap<(u32, u32), u32>;
 const EMPTY: u32 = 0;
 /// The set of blocks whose own set is beyond the maximum.
 const OVERFLOW: u32 = 1;
-/// A set of a single root is this flag plus its number: no block has such a set in the end, and
-/// there may be as many as roots.
+/// A set of a single root is this flag plus its number. It is not in the list: no block has such a
+/// set in the end, and there may be one for each root.
 const SINGLE: u32 = 1 << 31;
 
 /// A set of roots.

@@ -171,7 +171,7 @@ fn column_if_known(
 }
 
 /// The sum of all columns at each of `count` samples; empty without columns. It looks at each entry
-/// once, because a hostile line has many short columns beside a long `us`.
+/// once, because a hostile line may have many short columns and a long `us`.
 fn column_sums<'a>(columns: impl Iterator<Item = &'a [i64]>, count: usize) -> Vec<u64> {
     let mut changes: Vec<i128> = Vec::new();
     for column in columns {

@@ -233,8 +233,8 @@ fn sums_by_group(processes: &[ProcessFigures]) -> Vec<GroupSum> {
     sums.into_iter().map(|(path, sum)| GroupSum { path: path.to_owned(), sum }).collect()
 }
 
-/// Sums the smallest of more than [`MAX_GROUPS`] groups as [`OTHER_GROUPS`], behind the others;
-/// returns their number.
+/// Sums the smallest of more than [`MAX_GROUPS`] groups as [`OTHER_GROUPS`], after the others;
+/// returns the number of summed groups.
 fn sum_small_groups(groups: &mut Vec<GroupSum>) -> u64 {
     groups.sort_by_key(|group| Reverse(group.sum.rss_bytes));
     let small_groups = groups.split_off(groups.len().min(MAX_GROUPS));

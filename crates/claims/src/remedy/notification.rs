@@ -15,7 +15,7 @@ pub struct Notification {
     pub idle_in: &'static [&'static str],
     /// Functions that run the event loop of a heap's owner.
     pub loops_in: &'static [&'static str],
-    /// How the names of the files begin that may hold these functions, beside the object.
+    /// How the names of other files begin that may hold these functions.
     pub files: &'static [&'static str],
     /// Bytes of stack that the function may use.
     pub stack_bytes: u64,
