@@ -169,8 +169,8 @@ pub struct Arena {
     pub trim_bytes: u64,
 }
 
-/// The figures of `mallinfo2()`, summed over arenas as glibc does (malloc/malloc.c, `int_mallinfo`);
-/// without `usmblks`, which is always 0.
+/// The figures of `mallinfo2()`, summed over arenas as glibc does (`int_mallinfo` in
+/// malloc/malloc.c), without `usmblks`, which is always 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mallinfo {
     /// Bytes taken by arenas.

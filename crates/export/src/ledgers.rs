@@ -189,6 +189,7 @@ impl LedgerThread {
                     Duration::try_from_secs_f64(explanation.cost.stopped_seconds).unwrap_or(requested);
                 (stopped, Ok(Summary::new(&explanation, self.row_share, now)))
             }
+            // It would have to be stopped, which it may not be.
             Ok(Err(Error::Io { .. })) if turn.remaining.is_zero() => (max_stop, Err(Some("stop_budget"))),
             Ok(Err(error)) => {
                 let FailedLedger { stopped, problem } = FailedLedger::new(&error, max_stop);
