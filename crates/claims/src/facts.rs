@@ -88,7 +88,7 @@ pub struct Allocator {
     /// Bytes in caches of threads or processors.
     #[serde(default)]
     pub cached_bytes: Option<u64>,
-    /// Bytes of free blocks that are in no cache.
+    /// Bytes of free slots that are in no cache.
     #[serde(default)]
     pub free_bytes: Option<u64>,
     /// Bytes of the allocator's own structures, block headers included.

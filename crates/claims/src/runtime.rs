@@ -288,7 +288,7 @@ pub struct ReferenceHints {
     /// The variables; what those with the same name hold is added up.
     pub variables: Vec<Variable>,
     /// Memory that the runtime releases as a whole once no block in it is in use, in address order
-    /// once all workers' parts are added and sorted.
+    /// when all of the runtime is read.
     pub release_units: Vec<AddressRange>,
 }
 

@@ -4,10 +4,10 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// How long ledgers may stop a process: a time in any period of a length.
+/// How long ledgers may stop a process: a time in any period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StopBudget {
-    /// Maximum stopped time.
+    /// Maximum stopped time in a period.
     pub stopped: Duration,
     /// Length of the period.
     pub period: Duration,

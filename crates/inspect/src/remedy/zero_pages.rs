@@ -78,7 +78,7 @@ pub struct ZeroRequest {
 /// Releases the all-zero pages of `request.ranges` of process `pid`.
 ///
 /// Blocks for at most `wait` per stretch of work, and for `watch`. A refusal means that nothing was
-/// changed, unless [`Refusal::touched`] is true: then earlier stretches may have released pages.
+/// changed, unless [`Refusal::has_begun`] is true: then earlier stretches may have released pages.
 pub fn apply(pid: i32, request: &ZeroRequest) -> Result<Applied, Refusal> {
     let process = &admission::open_target(pid)?;
     let method = choose_method(process, request)?;
