@@ -78,7 +78,7 @@ fuzz_target!(|data: &[u8]| {
         fs_bases: &fs_bases,
         start_brk: Some(heap.recipe.places.heap),
         cell_bytes: Some(4096 << (threads % 8)),
-        threads: usize::from(threads % 2) + 1,
+        workers: usize::from(threads % 2) + 1,
         ..Context::of_image(&target, &space, &resident)
     })
     .expect("claims follow each other");

@@ -40,7 +40,7 @@ pub struct Blocks<'a> {
 impl<'a> Blocks<'a> {
     /// Takes the refinements from `context`.
     pub fn new(context: &Context<'a>) -> Self {
-        Self::with_refinements(context.refinements, context.collects_blocks)
+        Self::with_refinements(context.refinements, context.keeps_blocks)
     }
 
     /// Takes these refinements, and keeps all blocks in use if `keeps_blocks`.

@@ -77,7 +77,7 @@ pub fn claim_in_parts<Item: Sync, Counts: Totals>(
         item.end == next.start && item.start / PART_BYTES == next.start / PART_BYTES
     };
     let parts: Vec<&[Item]> = items.chunk_by(are_in_one_part).collect();
-    let results = in_order(parts.len(), context.threads, |part| {
+    let results = in_order(parts.len(), context.workers, |part| {
         let items = parts[part];
         let (Some(first), Some(last)) = (items.first(), items.last()) else { return Claimed::default() };
         let mut counts = Counts::default();

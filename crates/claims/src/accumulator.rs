@@ -105,7 +105,7 @@ pub struct Sums {
     has_pinned_page: bool,
     /// The chunk that reaches into the first such page, if it was counted there.
     first_carried_chunk: Option<ChunkAddress>,
-    /// The last chunk counted as pinning.
+    /// The last chunk that [`Sums::pinning_blocks`] counts.
     last_counted_chunk: Option<ChunkAddress>,
 }
 
@@ -242,7 +242,7 @@ impl Page {
             || self.bytes.iter().enumerate().any(|(class, &bytes)| bytes > 0 && is_live(class))
     }
 
-    /// Adds the claims of the part behind on the same page.
+    /// Adds the claims of the next part on the same page.
     fn add(&mut self, other: &Self) {
         for (mine, theirs) in self.bytes.iter_mut().zip(other.bytes) {
             *mine = mine.saturating_add(theirs);
@@ -265,7 +265,7 @@ pub struct AccumulatedPart {
     /// The page shared with the part before.
     head: Option<Page>,
     sums: Sums,
-    /// The page shared with the part behind.
+    /// The page shared with the next part.
     tail: Option<Page>,
 }
 
@@ -355,7 +355,7 @@ impl<'a> Accumulator<'a> {
         self.cursor
     }
 
-    /// Bytes claimed so far.
+    /// Bytes of the current part, claimed or skipped.
     pub fn claimed_bytes(&self) -> u64 {
         self.cursor - self.start
     }
@@ -505,7 +505,7 @@ impl<'a> Accumulator<'a> {
         self.claim_to(end, Class::Free);
     }
 
-    /// Returns the counters of the page at `address`, which becomes the current page.
+    /// Makes the page at `address` the current one, and returns its counters.
     fn page(&mut self, address: u64) -> &mut Page {
         if self.current.as_ref().is_some_and(|page| page.address != address) {
             self.leave_page();

@@ -30,7 +30,8 @@ fn accumulated(pages: &RangePages, chunks_per_part: usize) -> Sums {
     join_parts(pages, parts)
 }
 
-/// The first whole page after a free chunk's own header of 48 bytes, as glibc's trim has it.
+/// The first whole page after `sizeof (struct malloc_chunk)` of a free chunk, as `mtrim` of glibc's
+/// malloc/malloc.c has it.
 fn first_trimmed_page(chunk: u64) -> u64 {
     super::super::range::page_up(chunk + 48)
 }

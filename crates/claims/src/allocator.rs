@@ -33,8 +33,8 @@ pub enum Layer {
     /// In mappings that its own structures list.
     #[default]
     Mappings,
-    /// In mappings, and some are recognised by their content: read last, beside what other
-    /// readers have claimed.
+    /// In mappings, and some are recognised by their content: read last, with what other readers
+    /// have claimed ([`Context::claimed_ranges`]).
     RestOfMappings,
 }
 
@@ -68,8 +68,8 @@ pub trait FoundAllocator: Send + Sync {
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder>;
 
     /// Whether reading takes longer than taking a snapshot, which then stops the process for less
-    /// time; false if heap memory is not read for each block, or where [`Reader::find`] is not sure
-    /// that the allocator is in use.
+    /// time; false if the reader does not read memory for each block, or where [`Reader::find`]
+    /// does not know whether the allocator is in use.
     fn takes_long(&self) -> bool {
         true
     }
@@ -117,17 +117,17 @@ pub struct Context<'a> {
     pub reserved_mappings: &'a [AddressRange],
     /// Claims of finer readers on blocks in use.
     pub refinements: Option<&'a Refinements>,
-    /// When to stop reading because the target has been stopped for long enough.
+    /// When to stop reading: the time for which the target may be stopped is over then.
     pub deadline: Instant,
-    /// Whether to keep all blocks in use ([`Matches::blocks`]).
-    pub collects_blocks: bool,
+    /// Whether to list all blocks in use ([`Matches::blocks`]).
+    pub keeps_blocks: bool,
     /// Whether to check also the structures that only a trim call follows, because a call is
     /// planned.
     pub checks_free_lists: bool,
     /// Size of the cells of the page map; `None` if no page map is wanted.
     pub cell_bytes: Option<u64>,
-    /// Number of threads for the walk.
-    pub threads: usize,
+    /// Number of threads for reading.
+    pub workers: usize,
     /// Called with the number of bytes of address space walked.
     pub progress: &'a (dyn Fn(u64) + Sync),
 }
@@ -155,10 +155,10 @@ impl<'a> Context<'a> {
             reserved_mappings: &[],
             refinements: None,
             deadline: Instant::now() + Duration::from_secs(600),
-            collects_blocks: true,
+            keeps_blocks: true,
             checks_free_lists: false,
             cell_bytes: None,
-            threads: 1,
+            workers: 1,
             progress: &NO_PROGRESS,
         }
     }
@@ -311,14 +311,14 @@ pub struct CallPlan {
     pub heaps: Vec<AddressRange>,
     /// FS bases of the threads that the allocator already knows: one of them must make the call.
     /// Empty for glibc, where any thread can, and where none is known.
-    pub threads: Vec<u64>,
+    pub fs_bases: Vec<u64>,
     /// Whether the call releases everything that is resident in `heaps`.
     pub releases_all: bool,
     /// Bytes that the call releases.
     pub predicted_bytes: u64,
     /// When the call takes effect, in milliseconds of CLOCK_MONOTONIC
-    /// ([`strandline_process::host::monotonic_milliseconds`]); 0 for at once. An earlier call keeps
-    /// what the program freed last.
+    /// ([`strandline_process::host::monotonic_milliseconds`]); 0 for any time. An earlier call does
+    /// not release what the program freed last.
     pub due_milliseconds: u64,
     /// For the C library's own malloc: finds the ranges of its code in the library. `None` for
     /// others.
@@ -347,12 +347,12 @@ pub struct Function {
     /// as its malloc: a program's own function of the same name has none, and is not called. `None`
     /// if no program names a function of its own so: then it is called by its bare name only.
     pub sibling: Option<&'static str>,
-    /// The argument of the call.
+    /// The first argument of the call.
     pub argument: Argument,
     /// Bytes of stack that it may use.
     pub stack_bytes: u64,
     /// How the names of the allocator's own functions begin in a program that links it statically,
-    /// after such a prefix.
+    /// after the prefix that the build may add.
     pub own_prefixes: &'static [&'static str],
 }
 
@@ -379,7 +379,7 @@ pub struct CallHazard {
     pub cause: HazardCause,
 }
 
-/// Why a place in a heap was not understood.
+/// Why calls into an allocator are unsafe because of a place in its heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HazardCause {
     /// The allocator's chain of blocks is inconsistent: damaged, or caught while it changed.
@@ -390,7 +390,7 @@ pub enum HazardCause {
     Reserved,
     /// The time for which a target may be stopped was over.
     TooSlow,
-    /// There was too little memory to note all that a check needs.
+    /// strandline had too little memory to note all that a check needs.
     LittleMemory,
     /// The allocator points to memory outside the ranges found to be its own, and it has more than
     /// was found.

@@ -53,7 +53,7 @@ impl Slot {
 pub struct Refinement {
     /// Class of the first bytes.
     pub slot: Slot,
-    /// Number of those bytes: at most what the chunk can hold.
+    /// Number of these first bytes: at most what the chunk can hold.
     pub bytes: u64,
     /// The free slots in it, if it is an arena of the runtime.
     pub free: Option<FreeSlots>,
@@ -64,7 +64,7 @@ pub struct Refinement {
 pub struct FreeSlots {
     /// Their class.
     pub class: Slot,
-    /// Their bytes on each of the two pages that the arena touches.
+    /// Their bytes on each of the pages that the arena touches: at most two.
     pub bytes_on_pages: [u16; 2],
 }
 

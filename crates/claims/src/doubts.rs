@@ -1,5 +1,5 @@
-//! Structures of an allocator or runtime that were not understood, and the consequences: no call,
-//! figures left out, caveats.
+//! Structures of an allocator or runtime that were inconsistent or not read, and the consequences:
+//! no call, figures left out, caveats.
 
 use crate::allocator::{CallHazard, HazardCause};
 use crate::caveat::Caveat;
@@ -56,8 +56,9 @@ impl ReadProblems {
         damage.or(self.timed_out_at.map(|at| CallHazard { at, cause: HazardCause::TooSlow }))
     }
 
-    /// Appends to `caveats`: `NAME_too_slow`, for the program or library at `place`, and
-    /// `NAME_damaged`. `structures` names them: "spans".
+    /// Appends `NAME_too_slow`, about the program or library `place`, if time ran out, and
+    /// `NAME_damaged` if a structure was inconsistent; NAME is that of the reader. `structures` is
+    /// what they are called, in the plural: `spans`.
     pub fn add_caveats(&self, caveats: &mut Vec<Caveat>, about: &ReaderInfo, structures: &str, place: &str) {
         let (name, title) = (about.name, about.title);
         if self.timed_out() {

@@ -41,7 +41,7 @@ pub enum HolderKind {
 pub enum State {
     /// In use.
     Live,
-    /// Resident, not needed, and something can give it back.
+    /// Resident, not needed, and something can release it.
     Stranded,
     /// Free, on a page with live data.
     Pinned,
@@ -59,7 +59,7 @@ pub struct Row {
     pub id: String,
     /// Kind of the holder.
     pub stratum: HolderKind,
-    /// What can become of the bytes.
+    /// What can happen to the bytes.
     pub state: State,
     /// The holder, for a person: `malloc, free chunks that malloc_trim releases`.
     pub holder: String,
@@ -146,7 +146,7 @@ pub enum ArenaKind {
     Secondary,
 }
 
-/// One arena of an allocator. Bytes are of address space unless the name of a field differs.
+/// One arena of an allocator. Sizes are of address space, except `trim_bytes`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Arena {
     /// Its address, as text.
@@ -169,7 +169,8 @@ pub struct Arena {
     pub trim_bytes: u64,
 }
 
-/// The figures of `mallinfo2()`, summed over arenas as glibc does.
+/// The figures of `mallinfo2()`, summed over arenas as glibc does (`int_mallinfo` in
+/// malloc/malloc.c), without `usmblks`, which is always 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mallinfo {
     /// Bytes taken by arenas.
@@ -268,7 +269,8 @@ pub struct Path<Step> {
 }
 
 impl<Step> Path<Step> {
-    /// Makes a path of `count` objects; `step` describes those at both ends.
+    /// Makes a path of `count` objects; `step` describes those at both ends. Objects for which it
+    /// returns `None` are left out too.
     pub fn new(root: String, count: usize, step: impl FnMut(usize) -> Option<Step>) -> Self {
         let shown = (0..count).filter(|number| Self::is_shown(*number, count));
         let steps: Vec<Step> = shown.filter_map(step).collect();
@@ -280,7 +282,7 @@ impl<Step> Path<Step> {
         number < MAX_PATH_END || number.saturating_add(MAX_PATH_END) >= count
     }
 
-    /// Number of steps that were left out before the step `index`.
+    /// Number of steps that were left out before the step `index`; `None` if none was.
     pub fn gap(&self, index: usize) -> Option<u64> {
         (self.left_out > 0 && index == self.steps.len() / 2).then_some(self.left_out)
     }
@@ -295,7 +297,7 @@ pub enum RemedyKind {
     Call,
     /// A setting for the next start.
     Setting,
-    /// Another allocator.
+    /// Another allocator for the next start.
     Allocator,
     /// A change of the program: advice only.
     Program,

@@ -20,9 +20,9 @@ pub struct Finding {
 const MAX_PARTS: usize = 5;
 /// Minimum bytes of a part that is worth a sentence or a place in one.
 const MIN_PART_BYTES: u64 = 1 << 20;
-/// Such a part is at least this fraction of RSS: a tenth.
+/// A part worth a sentence has at least the bytes of RSS divided by this.
 const MIN_PART_DIVISOR: u64 = 10;
-/// The free bytes of malloc are named if they are more than this fraction of it: a quarter.
+/// A sentence names malloc's free bytes if they are more than all of malloc's divided by this.
 const MIN_FREE_DIVISOR: u64 = 4;
 
 /// A complete ledger, as readers see it.
@@ -87,7 +87,7 @@ impl<'a> LedgerView<'a> {
         predicted.map_or_else(String::new, |predicted| format!("; {words} {}", bytes(predicted)))
     }
 
-    /// Whether `part` is worth a sentence: a tenth of RSS, and at least one MiB.
+    /// Whether a part of RSS is worth a sentence: at least a tenth of RSS, and at least one MiB.
     pub fn matters(&self, part_bytes: u64) -> bool {
         part_bytes >= self.rss_bytes / MIN_PART_DIVISOR && part_bytes >= MIN_PART_BYTES
     }

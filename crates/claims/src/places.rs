@@ -6,9 +6,9 @@ use std::collections::btree_map::Entry;
 
 use crate::bits;
 
-/// Addresses under one bit.
+/// Bytes of address space under one bit.
 const GRANULE_BYTES: u64 = 16;
-/// Addresses under one leaf.
+/// Bytes of address space under one leaf.
 const LEAF_BYTES: u64 = 64 << 10;
 /// Number of words of 64 bits in a leaf.
 const WORDS_PER_LEAF: usize = (LEAF_BYTES / GRANULE_BYTES / 64) as usize;
@@ -17,7 +17,7 @@ const WORDS_PER_LEAF: usize = (LEAF_BYTES / GRANULE_BYTES / 64) as usize;
 /// the set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressSet {
-    /// By address, in leaves.
+    /// The bits, by leaf number: address divided by [`LEAF_BYTES`].
     leaves: BTreeMap<u64, Box<[u64; WORDS_PER_LEAF]>>,
 }
 

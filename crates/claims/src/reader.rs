@@ -210,10 +210,10 @@ impl Match<'_> {
     }
 }
 
-/// Characters of a version that are kept.
+/// Maximum characters of a version; further ones are cut off.
 const MAX_VERSION_CHARS: usize = 24;
 
-/// The version at the start of `text` (`3.11.2`), cut at 24 characters; `None` if absent.
+/// The version at the start of `text`, such as `3.11.2`; `None` if `text` begins with no digit.
 pub fn leading_version(text: &str) -> Option<String> {
     let is_part = |c: &char| c.is_ascii_digit() || *c == '.';
     let version: String = text.chars().take(MAX_VERSION_CHARS).take_while(is_part).collect();

@@ -7,9 +7,9 @@
 //! refine the same one.
 //!
 //! A heap of millions of strings costs two bytes for each 32-byte granule of heap that it spans: a
-//! `Mark`. Long claims, arenas, and the second of two blocks in one granule are in a hash table in
-//! addition. Blocks that are not aligned to 16 bytes (small blocks of some allocators) are not
-//! refined.
+//! `Mark`. Claims of 1 KiB or more, of whole blocks, of arenas, and of the second of two blocks in
+//! one granule are in a hash table in addition. Blocks that are not aligned to 16 bytes (small
+//! blocks of some allocators) are not refined.
 
 use std::collections::HashMap;
 use std::num::NonZeroU64;
@@ -25,17 +25,17 @@ use crate::rows::RowRef;
 
 /// A claim of more bytes than this is also listed individually (see [`Matches::large_blocks`]).
 pub const LARGE_BYTES: u64 = 4096;
-/// Bits of a mark for the length. The half-granule bit is above them, then the slot plus 1.
+/// Number of bits of a mark for the length. The bit of [`granule_half`] is above them.
 const LENGTH_BITS: u32 = 10;
 /// Position of the slot plus 1 in a mark.
 const SLOT_SHIFT: u32 = LENGTH_BITS + 1;
 /// Length in a mark whose claim is in the table.
 const IN_TABLE: u16 = 0;
-/// Claims of at least this length, and arenas, are in the table.
+/// Claims of at least this length, of whole blocks, and of arenas are in the table.
 const SHORTEST_TABLED_BYTES: u64 = 1 << LENGTH_BITS;
-/// Addresses under one leaf.
+/// Bytes of address space under one leaf.
 const LEAF_BYTES: u64 = 64 << 10;
-/// Addresses under one mark.
+/// Bytes of address space under one mark.
 const GRANULE_BYTES: u64 = 32;
 /// Alignment of blocks that can be claimed.
 const ALIGNMENT: u64 = 16;
@@ -44,7 +44,8 @@ const ALIGNMENT: u64 = 16;
 const MAX_SLACK_BYTES: u64 = 4096;
 /// Number of marks in a leaf.
 const MARKS: usize = (LEAF_BYTES / GRANULE_BYTES) as usize;
-/// Maximum entries of the table for each leaf: of about 50 bytes each, an eighth of its addresses.
+/// Maximum entries of the table for each leaf: at about 50 bytes each, an eighth of the leaf's
+/// bytes.
 const MAX_TABLE_ENTRIES_PER_LEAF: usize = (LEAF_BYTES / (8 * 50)) as usize;
 
 /// The marks of a leaf, allocated on first use.
@@ -143,31 +144,22 @@ impl Refinements {
     }
 
     /// Claims the first `bytes` of the block at `pointer`, as an allocator returned it. False if
-    /// refused: not aligned, not resident, already claimed, or the table is full.
+    /// refused: no bytes, not aligned, not resident, already claimed, or the table is full.
     pub fn claim(&self, pointer: u64, bytes: u64, slot: Slot) -> bool {
         NonZeroU64::new(bytes)
             .is_some_and(|bytes| self.insert(pointer, Claim { slot, bytes: Some(bytes), free: None }))
     }
 
-    /// Claims the whole block at `pointer`, whatever its size. False as by [`Refinements::claim`].
+    /// Claims the whole block at `pointer`, whatever its size. False if refused, for the reasons of
+    /// [`Refinements::claim`].
     pub fn claim_whole(&self, pointer: u64, slot: Slot) -> bool {
         self.insert(pointer, Claim { slot, bytes: None, free: None })
     }
 
-    /// Claims an arena of the runtime. `bytes_on_pages` are the bytes of free slots on the first
-    /// and the second page that it touches; they get the class `free`. False as by
-    /// [`Refinements::claim`].
-    pub fn claim_arena(
-        &self,
-        pointer: u64,
-        bytes: u64,
-        slot: Slot,
-        free: Slot,
-        bytes_on_pages: [u16; 2],
-    ) -> bool {
-        let free = Some(FreeSlots { class: free, bytes_on_pages });
+    /// Like [`Refinements::claim`], for an arena of the runtime with free slots.
+    pub fn claim_arena(&self, pointer: u64, bytes: u64, slot: Slot, free: FreeSlots) -> bool {
         NonZeroU64::new(bytes)
-            .is_some_and(|bytes| self.insert(pointer, Claim { slot, bytes: Some(bytes), free }))
+            .is_some_and(|bytes| self.insert(pointer, Claim { slot, bytes: Some(bytes), free: Some(free) }))
     }
 
     /// Stores a claim on the block at `pointer`; false if it is refused.
@@ -232,7 +224,7 @@ impl Refinements {
         });
     }
 
-    /// Whether there are no claims.
+    /// Whether there are neither claims nor nested ranges.
     pub fn is_empty(&self) -> bool {
         self.nested.is_empty() && self.leaves.iter().all(|leaf| leaf.get().is_none())
     }
@@ -265,7 +257,7 @@ pub struct Finder<'a> {
     leaf_number: Option<u64>,
     /// Its marks; `None` if nothing is claimed there.
     marks: Option<&'a [AtomicU16; MARKS]>,
-    /// The nested ranges not yet behind the last lookup.
+    /// The nested ranges after those of the last lookup.
     nested: &'a [AddressRange],
 }
 
@@ -453,7 +445,8 @@ mod tests {
         let claims = Refinements::new([(0x10_0000, 0x200_0000)]);
         assert!(claims.claim(0x10_0010, 800_002, slot(5)));
         assert!(claims.claim(0x20_0010, 1023, slot(23)) && claims.claim(0x20_1010, 1024, slot(23)));
-        assert!(claims.claim_arena(0x1ff_0010, 4080, slot(1), slot(7), [96, 24]));
+        let free = FreeSlots { class: slot(7), bytes_on_pages: [96, 24] };
+        assert!(claims.claim_arena(0x1ff_0010, 4080, slot(1), free));
         let mut finder = claims.finder();
         assert_eq!(finder.find(0x10_0010, 802_800).map(|refined| refined.bytes), Some(800_002));
         assert_eq!(finder.find(0x10_0010, 8000), None, "more than the block holds");
@@ -461,7 +454,6 @@ mod tests {
             assert_eq!(finder.find(pointer, 2064), Some(Refinement { slot: slot(23), bytes, free: None }));
         }
         let arena = finder.find(0x1ff_0010, 4088).unwrap();
-        let free = FreeSlots { class: slot(7), bytes_on_pages: [96, 24] };
         assert_eq!((arena.bytes, arena.free), (4080, Some(free)));
         let mut matched = Matches::default();
         matched.count(0x10_0010, &Refinement { slot: slot(5), bytes: 800_002, free: None });

@@ -21,7 +21,7 @@ pub struct RowKind {
     pub holder: &'static str,
 }
 
-/// How a row is passed around.
+/// A row, as readers and the ledger refer to it.
 pub type RowRef = &'static RowKind;
 
 impl RowKind {

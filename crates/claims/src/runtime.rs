@@ -44,7 +44,8 @@ pub struct Reader {
     pub find: fn(&Process, &AddressSpace) -> Option<Box<dyn FoundRuntime>>,
     /// Returns what the reader finds in a whole ledger, for the verdict.
     pub findings: fn(&LedgerView<'_>) -> Vec<Finding>,
-    /// Returns how the process uses its memory, for the verdict where no finding matters.
+    /// Returns how the process uses its memory, for the verdict where no finding matters; `None` if
+    /// the reader has nothing to say.
     pub in_use: fn(&LedgerView<'_>) -> Option<Finding>,
     /// Returns remedies that depend on other readers' figures; the others are part of the
     /// [`Reading`].
@@ -124,8 +125,8 @@ pub trait FoundRuntime: Send + Sync {
         false
     }
 
-    /// Whether the runtime's own flag marks a collection as under way. Reads what it takes to
-    /// find the flag, for a JVM its tables of 200 KiB; the process may be running.
+    /// Whether the runtime's own flag marks a collection as under way. Reads what leads to the
+    /// flag, such as the tables of a JVM; the process may be running.
     fn is_collecting(&self, _memory: &dyn Memory) -> bool {
         false
     }
@@ -141,7 +142,8 @@ pub trait FoundRuntime: Send + Sync {
 /// Everything a reader may read, from one frozen state.
 pub struct Context<'a> {
     /// The target's memory, restricted to resident pages: reading any other page would bring it in.
-    /// Unlike an allocator's reader, that of a runtime never does: what is swapped out is a caveat.
+    /// Unlike that of an allocator, the reader of a runtime has no way to read a swapped-out page:
+    /// it adds a caveat.
     pub memory: &'a dyn Memory,
     /// The process, for its files.
     pub process: &'a Process,
@@ -159,7 +161,7 @@ pub struct Context<'a> {
     /// Whether the target is stopped while it is read; readers then leave out slow work that no
     /// figure needs.
     pub is_stopped: bool,
-    /// When to stop reading because the target has been stopped for long enough.
+    /// When to stop reading: the time for which the target may be stopped is over then.
     pub deadline: Instant,
     /// Number of threads for reading.
     pub workers: usize,
@@ -267,8 +269,8 @@ pub struct ReferenceHints {
     pub objects: AddressSet,
     /// The row of objects.
     pub object_row: Option<RowRef>,
-    /// Addresses of the two words that link an object to its neighbours in the collector's list, or
-    /// are flags. They are not references of the object; the runtime is a root of linked objects.
+    /// Addresses of pairs of words that link an object to its neighbours in the collector's list,
+    /// or are flags. Neither word is a reference; the runtime is a root of linked objects.
     pub gc_links: AddressSet,
     /// Addresses from which, up to the end of the block, there are characters or unused bytes. No
     /// word there is a reference.
@@ -285,7 +287,8 @@ pub struct ReferenceHints {
     pub stops: AddressSet,
     /// The variables; what those with the same name hold is added up.
     pub variables: Vec<Variable>,
-    /// Memory that the runtime releases as a whole once no block in it is in use, in address order.
+    /// Memory that the runtime releases as a whole once no block in it is in use, in address order
+    /// when all of the runtime is read.
     pub release_units: Vec<AddressRange>,
 }
 
@@ -311,9 +314,9 @@ pub struct ObjectTypes {
     lists: Vec<Vec<u64>>,
 }
 
-/// Low bits of a word that hold the number of the type; the others hold the address.
+/// Number of low bits of a word that hold the number of the type; the others hold the address.
 const TYPE_BITS: u32 = 16;
-/// Low bits of an address that are left out: objects are aligned to 8 bytes.
+/// Number of low bits of an address that are left out: objects are aligned to 8 bytes.
 const ALIGNMENT_BITS: u32 = 3;
 /// The number of all types beyond the maximum.
 const OTHER_TYPES: u16 = u16::MAX;
@@ -379,7 +382,8 @@ impl ObjectTypes {
         self.lists.iter_mut().for_each(|list| list.sort_unstable());
     }
 
-    /// Returns the number of the type of the object at an address.
+    /// Returns the number of the type of the object at an address; `None` if no object is known
+    /// there.
     pub fn find(&self, address: u64) -> Option<u16> {
         let lowest = typed_word(address, 0);
         self.lists.iter().find_map(|list| {
@@ -437,7 +441,8 @@ pub struct Reading {
     pub named_blocks: Vec<NamedBlock>,
     /// What releases memory.
     pub remedies: Vec<Remedy>,
-    /// The request that makes the runtime give memory back, or why it cannot be made.
+    /// The request that makes the runtime release memory, or why it cannot be made; `None` if the
+    /// runtime has no such request.
     pub notification: Option<Result<Notification, String>>,
     /// Bytes of target memory read.
     pub bytes_read: u64,

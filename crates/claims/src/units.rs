@@ -1,6 +1,6 @@
 //! Numbers as people read them.
 
-/// Bytes in binary units with three digits: `512 B`, `4.00 KiB`, `96.0 MiB`, `1.17 GiB`.
+/// Bytes in binary units, with three digits above a KiB: `512 B`, `4.00 KiB`, `96.0 MiB`.
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if count < 1024 {

@@ -29,7 +29,7 @@ pub struct Window<'a> {
     buffer: ReadBuffer,
     /// Address of the first byte in the buffer.
     start: u64,
-    /// First address past the buffer; everything before it was read.
+    /// First address past the buffer. Until the deadline, every resident page before it was read.
     end: u64,
     bytes_read: u64,
     unreadable_bytes: u64,
@@ -133,8 +133,8 @@ impl<'a> Window<'a> {
         Some((word_at(&self.buffer, offset)?, word_at(&self.buffer, offset + 8)?))
     }
 
-    /// The two words at any `address`, without moving the window. `None` if the page is not
-    /// resident or cannot be read.
+    /// The two words at any `address`, without moving the window. If the page is not resident or
+    /// cannot be read: zeros within the window, `None` outside.
     pub fn peek(&self, address: u64) -> Option<PeekedPair> {
         if let Some(pair) = self.pair_in_window(address) {
             return Some(PeekedPair { pair, is_far: false });

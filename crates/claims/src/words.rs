@@ -22,7 +22,7 @@ pub struct WordsRead {
 /// Finds the runs of resident pages of one sort (anonymous, or of files) in a range, cut to it.
 pub type FindPageRuns<'a> = &'a (dyn Fn(AddressRange) -> Vec<AddressRange> + Sync);
 
-/// [`each_word_in`] the resident parts of a range.
+/// Like [`each_word_in`], for the resident parts of a range.
 pub fn each_word(
     memory: &dyn Memory,
     resident: FindPageRuns<'_>,
@@ -34,8 +34,8 @@ pub fn each_word(
 }
 
 /// Reads resident runs, `bytes_per_read` at a time, and passes the address and value of each
-/// nonzero word to `take` until it returns false. Where memory cannot be read, it goes on with the
-/// next read. Returns the number of bytes read.
+/// nonzero word to `take` until that returns false. Where memory cannot be read, it continues with
+/// the next read. Returns the number of bytes read.
 pub fn each_word_in(
     memory: &dyn Memory,
     runs: impl IntoIterator<Item = impl Into<AddressRange>>,

@@ -4,12 +4,12 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// How long a process may be stopped: a time in any period.
+/// How long ledgers may stop a process: a time in any period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StopBudget {
-    /// Maximum stopped time.
+    /// Maximum stopped time in a period.
     pub stopped: Duration,
-    /// In any period of this length.
+    /// Length of the period.
     pub period: Duration,
 }
 
@@ -55,6 +55,7 @@ pub struct Stops {
     recent: VecDeque<Stop>,
 }
 
+/// One stop of a process.
 #[derive(Clone, Copy, Debug)]
 struct Stop {
     ended_at: Instant,
@@ -106,6 +107,7 @@ impl Stops {
 /// saved.
 #[derive(Debug)]
 pub struct CpuBudget {
+    /// Processor time per elapsed time.
     share: f64,
     /// Processor time that was not used yet; negative if too much was used.
     saved_seconds: f64,

@@ -2,7 +2,7 @@
 //! requested ones, by the rows of `explain --cgroup`. It reads counters only, and stops no process.
 //!
 //! It reads a limited number of groups, for a limited time at each survey, the least recently read
-//! first. The others keep their figures and the time of these.
+//! first. The others keep the figures that were read last, and their age.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ pub struct LeftOut {
     pub not_counted: u64,
     /// They were removed, or are not below the mounted hierarchy (another namespace).
     pub not_found: u64,
-    /// There was no time to read them yet.
+    /// There was no time to read them so far.
     pub time: u64,
 }
 
@@ -74,7 +74,7 @@ struct MountedGroups {
     view: View,
 }
 
-/// Reads charges again and again.
+/// Reads charges, and keeps those of groups that it has no time to read again.
 #[derive(Debug)]
 pub struct ChargeReader {
     /// `None` if no hierarchy that counts memory is mounted.

@@ -114,7 +114,7 @@ impl SurveyExchange {
         let _ = self.delivered.write(1);
     }
 
-    /// Has all threads end.
+    /// Makes all threads end.
     pub fn end(&self) {
         self.lock_state().has_ended = true;
         self.changed.notify_all();

@@ -46,7 +46,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 const EXPECTED_STOP_MARGIN: f64 = 1.2;
 /// After a ledger that was cut short, the next one is expected to need this many times its stop.
 const CUT_SHORT_GROWTH: f64 = 3.0;
-/// A ledger that was cut short after this part of the whole budget does not get more time later.
+/// A ledger that was cut short after this part of the whole budget hardly gets more time later.
 const FULL_BUDGET_PART: f64 = 0.75;
 /// Length of any stop. This and the next three were measured (docs/figures.md, "Pauses"), and have
 /// a margin.
@@ -189,6 +189,7 @@ impl LedgerThread {
                     Duration::try_from_secs_f64(explanation.cost.stopped_seconds).unwrap_or(requested);
                 (stopped, Ok(Summary::new(&explanation, self.row_share, now)))
             }
+            // It would have to be stopped, which it may not be.
             Ok(Err(Error::Io { .. })) if turn.remaining.is_zero() => (max_stop, Err(Some("stop_budget"))),
             Ok(Err(error)) => {
                 let FailedLedger { stopped, problem } = FailedLedger::new(&error, max_stop);
@@ -222,7 +223,7 @@ impl LedgerThread {
             return;
         }
         let max_stop = self.options.stop.stopped;
-        // No ledger of this process gets more time than this.
+        // No ledger of this process gets much more time than this.
         let had_all_time = requested.is_zero() || requested >= max_stop.mul_f64(FULL_BUDGET_PART);
         let has_whole_ledger = entry.ledger.as_ref().is_some_and(|ledger| !ledger.is_cut_short);
         let pause = if had_all_time { self.options.interval * SKIPPED_INTERVALS } else { Duration::ZERO };

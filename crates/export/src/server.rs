@@ -1,6 +1,6 @@
 //! Answers clients: one thread waits for all of them at once and never blocks on one. A client that
-//! sends nothing, or does not read, is dropped after a time limit. The HTTP libraries that were
-//! considered use a thread per client and have no time limit.
+//! sends nothing, or does not read, is dropped after a time limit. A thread for each client, or a
+//! client without a time limit, would let many slow clients take all memory or descriptors.
 //!
 //! The server never reads a process: if the last survey is too old it requests another, and
 //! answers with the old one if the new one does not arrive.

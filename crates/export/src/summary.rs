@@ -8,7 +8,7 @@ use strandline_inspect::facts::{Explanation, RemedyKind};
 
 /// Maximum number of rows with series of their own.
 const MAX_ROWS: usize = 12;
-/// Maximum number of remedies with series of their own.
+/// Maximum number of remedies with series of their own; smaller ones have none.
 const MAX_REMEDIES: usize = 5;
 
 /// Bytes with the value of their label.

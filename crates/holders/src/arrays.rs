@@ -4,9 +4,9 @@ use std::time::Instant;
 
 /// Stands for no block and no vertex.
 pub const NONE: u32 = u32::MAX;
-/// Arrays of at least this size request huge pages (madvise).
+/// Arrays of at least this many bytes request huge pages (madvise).
 const HUGE_BYTES: usize = 8 << 20;
-/// How many steps ahead randomly accessed data is prefetched.
+/// How many steps ahead data at random addresses is prefetched.
 pub const PREFETCH_DISTANCE: usize = 24;
 /// Steps between two checks of the deadline.
 const STEPS_PER_CHECK: u32 = 1 << 16;
@@ -22,15 +22,20 @@ pub enum Refused {
         /// The maximum.
         max_count: u64,
     },
-    /// An array could not be allocated.
+    /// An array of this many bytes could not be allocated.
     #[error("no memory for an array of {0} bytes: free memory, or allow more")]
     NoMemory(u64),
     /// The deadline passed.
     #[error("the time limit was reached: allow more time")]
     DeadlinePassed,
     /// The references were read for another set of blocks.
-    #[error("the references are those of {0} blocks, and there are {1}")]
-    BlocksDiffer(u32, u32),
+    #[error("the references are those of {count_read} blocks, and there are {count}")]
+    BlocksDiffer {
+        /// Number of blocks whose references were read.
+        count_read: u32,
+        /// Number of blocks in the set.
+        count: u32,
+    },
 }
 
 /// An array of `len` times one value; fails if memory is short.
@@ -40,8 +45,8 @@ pub fn array<T: Clone>(len: usize, value: T) -> Result<Vec<T>, Refused> {
     Ok(values)
 }
 
-/// Reserves room for `len` elements; fails if memory is short. Arrays are accessed at random, and
-/// huge pages avoid TLB misses.
+/// Reserves room for `len` elements; fails if memory is short. Large arrays request huge pages:
+/// they are accessed at random, and huge pages avoid TLB misses.
 pub fn reserved<T>(len: usize) -> Result<Vec<T>, Refused> {
     let mut empty = Vec::new();
     empty.try_reserve_exact(len).map_err(|_| Refused::NoMemory((len * size_of::<T>()) as u64))?;

@@ -16,16 +16,16 @@ use crate::directory::{Candidates, Directory};
 pub const GRANULE_BYTES: u64 = 8;
 /// Marks a size of at least this number of granules.
 pub const LARGE: u16 = u16::MAX;
-/// Bits of an address within a region; the bits above are stored once per region.
+/// Number of bits of an address within a region; the bits above are stored once per region.
 const REGION_SHIFT: u32 = 19;
 /// Number of addresses that are looked up together.
 const BATCH: usize = 64;
 /// Up to this many blocks of a page are searched linearly.
 const MAX_LINEAR: usize = 32;
-/// Bits of an address within a granule.
+/// Number of bits of an address within a granule.
 const GRANULE_SHIFT: u32 = GRANULE_BYTES.trailing_zeros();
-/// Low bits of a packed block, which hold its first granule: those of an address below 2^48. The 16
-/// bits above hold its size.
+/// Number of low bits of a packed block, which hold its first granule: enough for addresses below
+/// 2^48. The 16 bits above hold its size.
 pub(crate) const START_BITS: u32 = 48 - GRANULE_SHIFT;
 /// Flag of a packed block whose size is in the list of large ones.
 pub(crate) const IS_LARGE: u64 = 1 << 63;
@@ -39,7 +39,7 @@ struct Entry {
     granules: u16,
 }
 
-/// A block whose size is at least [`LARGE`].
+/// A block of at least [`LARGE`] granules.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LargeBlock {
     pub block: u32,

@@ -3,10 +3,10 @@
 use crate::arrays::{NONE, Refused, reserved};
 use crate::blocks::{self, Blocks, GRANULE_BYTES, IS_LARGE, LargeBlock, START_BITS};
 
-/// Low bits of a packed block, which hold its size.
+/// Number of low bits of a packed block, which hold its size in granules.
 const SIZE_BITS: u32 = 19;
-/// First address that does not fit into the other bits of a packed block: 2^48, above all of user
-/// memory.
+/// First address that does not fit into the other bits of a packed block: 2^48. User memory ends
+/// there or lower, unless a program asks for the higher addresses of five-level page tables.
 const END_ADDRESS: u64 = GRANULE_BYTES << (u64::BITS - SIZE_BITS);
 /// Size value of blocks whose size is in [`Builder::large`].
 const IN_LARGE: u64 = (1 << SIZE_BITS) - 1;
@@ -18,8 +18,7 @@ const PIECE_BLOCKS: usize = 1 << 16;
 pub struct Dropped {
     /// Blocks that begin within an earlier block, or at the same address as a smaller one.
     pub overlapping: u64,
-    /// Blocks that are empty, not aligned to [`GRANULE_BYTES`], or outside the addresses that a
-    /// program can have.
+    /// Blocks that are empty, not aligned to [`GRANULE_BYTES`], or not below 2^48.
     pub misplaced: u64,
 }
 
@@ -42,7 +41,8 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Adds a block. Its size is rounded up to whole granules.
+    /// Adds a block. Its size is rounded up to whole granules. [`Dropped::misplaced`] counts those
+    /// that cannot be added.
     pub fn push(&mut self, start: u64, bytes: u64) {
         let granules = bytes.div_ceil(GRANULE_BYTES);
         let is_inside = start.checked_add(bytes).is_some_and(|end| end <= END_ADDRESS);

@@ -9,15 +9,16 @@ use strandline_process::range::AddressRange;
 
 use crate::arrays::{NONE, Refused, array, reserved};
 
-/// Bits of an address below the first level.
+/// Number of bits of an address below the first level.
 const TOP_SHIFT: u32 = 30;
-/// Bits of an address below the second level.
+/// Number of bits of an address below the second level: within a range.
 const RANGE_SHIFT: u32 = 22;
 /// Number of ranges in one entry of the first level.
 const RANGES: usize = 1 << (TOP_SHIFT - RANGE_SHIFT);
-/// Minimum bits of a page.
+/// Minimum number of bits of an address within a page.
 const MIN_PAGE_SHIFT: u32 = 12;
-/// Maximum bits of a page: 16 bits distinguish the granules of such a page.
+/// Maximum number of bits of an address within a page: 16 bits distinguish the granules of such a
+/// page.
 const MAX_PAGE_SHIFT: u32 = 19;
 /// Bytes of third-level tables that are always allowed.
 const MIN_TABLE_BYTES: u64 = 64 << 20;
@@ -53,7 +54,7 @@ pub struct Directory {
     level2: Vec<u32>,
     /// Third level: number of blocks that begin before each page of a range, and before its end.
     level3: Vec<u32>,
-    /// Bits of an address within a page.
+    /// Number of bits of an address within a page.
     page_shift: u32,
     /// Blocks that extend into ranges in which no block begins.
     pub covering: Vec<u32>,

@@ -8,10 +8,10 @@
 //! logarithmic time. The walk of the first step needs no stack: it reverses the path that it has
 //! walked.
 //!
-//! A reference to a higher number leads to a descendant: for each target only the least source of
-//! those matters, and from the start. All other references are needed by target, once, in
-//! descending order of targets. So they are transposed in slices: each slice is built, used and
-//! freed before the next, while the array of links grows.
+//! A reference to a higher number leads to a descendant. Of those to one target only the least
+//! source matters, so one pass replaces them by it. All other references are needed by target,
+//! once, in descending order of targets. So they are transposed in slices: each slice is built,
+//! used and freed before the next, while the array of links grows.
 
 use std::ops::Range;
 
@@ -30,7 +30,7 @@ pub fn dominators(
     numbers: &[u32],
     mut parents: Vec<u32>,
     mut edges: Edges,
-    clock: &mut DeadlineCheck,
+    deadline_check: &mut DeadlineCheck,
 ) -> Result<Vec<u32>, Refused> {
     let count = parents.len();
     let mut semis = reserved(count)?;
@@ -44,11 +44,11 @@ pub fn dominators(
     while slices.next().is_some() {
         let mut next = Slice::new(slices.peek().cloned())?;
         let referrers = Referrers::take(counts, numbers, &mut edges, &mut next)?;
-        semidominators(&parents, referrers, &mut semis, &mut links, clock)?;
+        semidominators(&parents, referrers, &mut semis, &mut links, deadline_check)?;
         counts = next;
     }
     drop(edges);
-    dominators_from_semis(&mut parents, &semis, &mut links, clock)?;
+    dominators_from_semis(&mut parents, &semis, &mut links, deadline_check)?;
     Ok(parents)
 }
 
@@ -127,7 +127,7 @@ impl Referrers {
     }
 }
 
-/// How a walk goes on from a number, and what is known of the way there.
+/// Where a walk continues from a number, and what is known of the way there.
 #[derive(Clone, Copy)]
 struct Link {
     /// The next number on the way up; in the second step, the jump pointer.
@@ -157,11 +157,11 @@ fn semidominators(
     referrers: Referrers,
     semis: &mut [u32],
     links: &mut Links,
-    clock: &mut DeadlineCheck,
+    deadline_check: &mut DeadlineCheck,
 ) -> Result<(), Refused> {
     let Referrers { first_number, ends, sources } = referrers;
     for index in (0..ends.len()).rev() {
-        clock.step()?;
+        deadline_check.step()?;
         let number = first_number + index;
         let list = index.checked_sub(1).map_or(0, |previous| ends[previous] as usize)..ends[index] as usize;
         let mut semi = semis[number];
@@ -214,13 +214,13 @@ fn dominators_from_semis(
     parents: &mut [u32],
     semis: &[u32],
     links: &mut Links,
-    clock: &mut DeadlineCheck,
+    deadline_check: &mut DeadlineCheck,
 ) -> Result<(), Refused> {
     for number in 1..parents.len() {
         let semi = semis[number];
         let mut holder = parents[number];
         while holder > semi {
-            clock.step()?;
+            deadline_check.step()?;
             let jump = links.link(holder).up;
             holder = if jump >= semi { jump } else { parents[holder as usize] };
         }

@@ -46,8 +46,8 @@
 //!   slice of them is transposed, and 24 after the last.
 //!
 //! So the peak is 17 + 4 `m` or 24, whichever is more. Roots count as blocks. The result takes 12.
-//! Each block that no single root retains takes 8 more while sets of roots are found, beside the 17
-//! and its references, and 2 in the result; the sets themselves take a few megabytes.
+//! Each block that no single root retains takes 8 more while sets of roots are found, in addition
+//! to the 17 and its references, and 2 in the result; the sets themselves take a few megabytes.
 //!
 //! Allocations are bounded whatever the target holds: blocks are counted, references have a limit,
 //! and everything else is a multiple of the two. Every step takes time in proportion to them, at

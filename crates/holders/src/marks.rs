@@ -18,8 +18,8 @@ impl BlockSet {
         array(blocks.div_ceil(WORD_BITS) as usize, 0).map(Self)
     }
 
-    /// Adds a block and returns whether it is new. Numbers past the last block are never in the
-    /// set.
+    /// Adds a block and returns whether it is new; false for a number past the words of the set,
+    /// which is not added.
     #[inline]
     pub fn set(&mut self, block: u32) -> bool {
         let bit = 1 << (block % WORD_BITS);
@@ -59,7 +59,8 @@ impl BlockSet {
     }
 }
 
-/// A set that is complete, in which each number has a rank: how many lower numbers are in it.
+/// A set to which nothing is added any more, in which each number has a rank: how many lower
+/// numbers are in it.
 #[derive(Clone, Debug, Default)]
 pub struct RankedSet {
     set: BlockSet,
@@ -99,12 +100,12 @@ impl RankedSet {
         (word & bit != 0).then(|| before + (word & (bit - 1)).count_ones())
     }
 
-    /// The lowest number in the set.
+    /// The lowest number in the set; `None` if it is empty.
     pub fn first(&self) -> Option<u32> {
         self.lowest_from(0, u64::MAX)
     }
 
-    /// The next higher number in the set.
+    /// The next higher number in the set; `None` after the last.
     pub fn after(&self, number: u32) -> Option<u32> {
         // Two shifts: a shift by 64 would overflow.
         self.lowest_from((number / WORD_BITS) as usize, u64::MAX << (number % WORD_BITS) << 1)
@@ -117,12 +118,12 @@ impl RankedSet {
         masked.find(|(_, word)| *word != 0).map(|(at, word)| at as u32 * WORD_BITS + word.trailing_zeros())
     }
 
-    /// The highest number in the set.
+    /// The highest number in the set; `None` if it is empty.
     pub fn last(&self) -> Option<u32> {
         self.highest_up_to(self.set.0.len().saturating_sub(1), u64::MAX)
     }
 
-    /// The next lower number in the set.
+    /// The next lower number in the set; `None` before the first.
     pub fn before(&self, number: u32) -> Option<u32> {
         self.highest_up_to((number / WORD_BITS) as usize, (1 << (number % WORD_BITS)) - 1)
     }

@@ -1,18 +1,18 @@
 //! An outline of the dominator tree: blocks of one kind below the same node form one node.
 //!
-//! A block whose holder is of the same kind, as in a list, belongs to the node of its holder.
+//! A block whose holder is of the same kind, as in a list, belongs to the node of its holder. So
+//! does a block whose own node would be one too many or too deep.
 
 use std::collections::HashMap;
 
 use strandline_sys::own_memory::prefetch;
 
-use crate::arrays::{NONE, PREFETCH_DISTANCE, Refused, array};
+use crate::arrays::{NONE, PREFETCH_DISTANCE, Refused, array, reserved};
 use crate::held::{DominatorTree, Holder, Sum};
 
-/// Maximum number of nodes other than those of roots. Blocks that would need more count for the
-/// parent node.
+/// Maximum number of nodes of blocks.
 const MAX_NODES: usize = 1 << 18;
-/// Maximum depth of nodes. Blocks further down count for the last node.
+/// Maximum depth of nodes.
 const MAX_DEPTH: u32 = 64;
 
 /// Blocks of one kind below the same node.
@@ -116,7 +116,7 @@ struct OutlineBuilder {
 
 impl OutlineBuilder {
     fn new(first_block_node: usize) -> Result<Self, Refused> {
-        let mut nodes: Vec<Node> = array(0, Node::new(0, NONE, 0))?;
+        let mut nodes: Vec<Node> = reserved(first_block_node)?;
         nodes.extend((0..first_block_node as u32).map(|number| Node::new(number, NONE, 0)));
         Ok(Self { nodes, first_block_node, children: HashMap::new() })
     }

@@ -6,11 +6,12 @@
 //! ancestors from descendants, and later steps process arrays in number order.
 //!
 //! Heads are the unreachable blocks that no other unreachable block leads to, and of each cycle
-//! that nothing else leads to the lowest block. This is the definition of valgrind's memcheck
-//! ("definitely lost"; all others are unreachable "indirectly"). Two passes find the heads without
-//! searching for cycles. The first starts at each block that it has not visited yet, in address
-//! order: in each cycle without references from outside it must have started once. The second
-//! starts at the same blocks, last first: a start that it visits from another one is not a head.
+//! that nothing else leads to the lowest block. valgrind's memcheck defines "definitely lost" in
+//! this way; all others are "indirectly lost" (memcheck/mc_leakcheck.c). Two passes find the heads
+//! without searching for cycles. The first starts at each block that it has not visited yet, in
+//! address order: in each cycle without references from outside it must have started once. The
+//! second starts at the same blocks, last first: a start that it visits from another one is not a
+//! head.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -38,7 +39,7 @@ impl Edges {
     /// order, or [`NONE`].
     #[inline]
     pub fn targets_mut(&mut self, vertex: u32) -> &mut [u32] {
-        match vertex.checked_sub(self.references.blocks()) {
+        match vertex.checked_sub(self.references.block_count()) {
             None => self.references.targets_mut(vertex),
             Some(root) => self.roots.targets_mut(root as usize),
         }
@@ -46,10 +47,10 @@ impl Edges {
 
     /// Removes the references for which `keep(vertex, target)` is false.
     pub fn retain(&mut self, mut keep: impl FnMut(u32, u32) -> bool) {
-        let blocks = self.references.blocks();
+        let block_count = self.references.block_count();
         for root in 0..self.roots.len() {
             for target in self.roots.targets_mut(root).iter_mut().filter(|target| **target != NONE) {
-                if !keep(blocks + root as u32, *target) {
+                if !keep(block_count + root as u32, *target) {
                     *target = NONE;
                 }
             }
@@ -70,7 +71,7 @@ pub(crate) struct Search {
     pub edges: Edges,
     /// The number that the next vertex gets.
     next_number: u32,
-    pub clock: DeadlineCheck,
+    pub deadline_check: DeadlineCheck,
     /// Numbers in the tree of one root to which the tree of a later root leads.
     entries: BlockSet,
 }
@@ -107,8 +108,9 @@ impl Reachability {
         deadline: Instant,
     ) -> Result<Self, Refused> {
         let block_count = blocks.len();
-        if references.blocks() != block_count {
-            return Err(Refused::BlocksDiffer(references.blocks(), block_count));
+        if references.block_count() != block_count {
+            let count_read = references.block_count();
+            return Err(Refused::BlocksDiffer { count_read, count: block_count });
         }
         roots.blocks.iter_mut().filter(|block| **block >= block_count).for_each(|block| *block = NONE);
         let vertex_count = u64::from(block_count) + roots.len() as u64 + 2;
@@ -153,13 +155,13 @@ impl Reachability {
     pub fn held(self, deadline: Instant) -> Result<DominatorTree, Refused> {
         let Self { blocks, mut search, unreachable_number, heads } = self;
         let root_count = search.edges.roots.len() as u32;
-        search.clock = DeadlineCheck::new(deadline);
+        search.deadline_check = DeadlineCheck::new(deadline);
         let entries = std::mem::take(&mut search.entries);
         let sharing = sharing::find(&mut search, &blocks, &entries, unreachable_number)?;
         drop(entries);
         let Search { numbers, parents, edges, .. } = search;
-        let mut clock = DeadlineCheck::new(deadline);
-        let holders = dominators::dominators(&numbers, parents, edges, &mut clock)?;
+        let mut deadline_check = DeadlineCheck::new(deadline);
+        let holders = dominators::dominators(&numbers, parents, edges, &mut deadline_check)?;
         let vertices = vertices_of(&numbers)?;
         drop(numbers);
         let sums = Sums::default();
@@ -215,14 +217,14 @@ impl Search {
     }
 
     /// A search that has not begun, over this number of vertices.
-    fn new(edges: Edges, vertices: usize, clock: DeadlineCheck) -> Result<Self, Refused> {
+    fn new(edges: Edges, vertices: usize, deadline_check: DeadlineCheck) -> Result<Self, Refused> {
         Ok(Self {
             numbers: array(vertices, NONE)?,
             parents: array(vertices, 0)?,
             stack: Vec::new(),
             edges,
             next_number: 0,
-            clock,
+            deadline_check,
             entries: BlockSet::new(vertices as u32)?,
         })
     }
@@ -276,7 +278,7 @@ impl Search {
                 }
             }
             if let Some(child) = child {
-                self.clock.step()?;
+                self.deadline_check.step()?;
                 number = self.add(child, number);
                 (vertex, cursor) = (child, 0);
             } else if let Some(unfinished) = self.stack.pop() {
@@ -316,13 +318,13 @@ impl Search {
 
     /// Marks everything that an unreached block leads to.
     fn mark_reachable(&mut self, block: u32, visited: &mut BlockSet) -> Result<(), Refused> {
-        let Self { numbers, parents, edges, clock, next_number, .. } = self;
+        let Self { numbers, parents, edges, deadline_check, next_number, .. } = self;
         // Each block is pushed at most once, and there is room for each that has no number.
         let stack = parents.get_mut(*next_number as usize..).unwrap_or_default();
         stack[0] = block;
         let mut depth = 1;
         while depth > 0 {
-            clock.step()?;
+            deadline_check.step()?;
             depth -= 1;
             for &mut target in edges.targets_mut(stack[depth]) {
                 if numbers[target as usize] == NONE && visited.set(target) {

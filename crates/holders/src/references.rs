@@ -1,8 +1,8 @@
 //! References between blocks: for each block the numbers of the blocks that its words point into.
 //!
 //! Words that point into their own block are left out, and so are words with the same target as the
-//! one before. Most blocks refer to few others: sixty share a cache line that holds where the
-//! targets of the first one begin and how many each has. Blocks with too many targets for that, and
+//! word before. Most blocks refer to few others: sixty blocks share a cache line that holds where
+//! the targets of the first begin and how many each has. Blocks with too many targets for that, and
 //! blocks that were read in parts, are kept separately.
 
 use std::ops::Range;
@@ -58,7 +58,7 @@ pub struct References {
     /// Targets of the large blocks.
     large_targets: Vec<u32>,
     /// Number of blocks, with targets or without.
-    blocks: u32,
+    block_count: u32,
     /// What was read and what was not.
     outcome: Outcome,
 }
@@ -88,8 +88,8 @@ impl References {
     }
 
     /// Number of blocks.
-    pub fn blocks(&self) -> u32 {
-        self.blocks
+    pub fn block_count(&self) -> u32 {
+        self.block_count
     }
 
     /// What was read and what was not.
@@ -187,7 +187,7 @@ fn shorten<T>(array: &mut Vec<T>, len: usize) {
 }
 
 /// Joins runs in order; each is freed once it is copied. Blocks in no run refer to nothing.
-fn join_runs(runs: Vec<Run>, blocks: u32, outcome: Outcome) -> Result<References, Refused> {
+fn join_runs(runs: Vec<Run>, block_count: u32, outcome: Outcome) -> Result<References, Refused> {
     let is_large = |run: &Run, count: u32| run.is_part || count >= u32::from(LARGE);
     let (mut small_count, mut large_count) = (0, 0);
     for run in &runs {
@@ -197,7 +197,7 @@ fn join_runs(runs: Vec<Run>, blocks: u32, outcome: Outcome) -> Result<References
         }
     }
     let empty = Group { first_target: 0, counts: [0; BLOCKS_PER_GROUP as usize] };
-    let mut groups = crate::arrays::array(blocks.div_ceil(BLOCKS_PER_GROUP) as usize, empty)?;
+    let mut groups = crate::arrays::array(block_count.div_ceil(BLOCKS_PER_GROUP) as usize, empty)?;
     let (mut targets, mut large_targets) = (reserved(small_count)?, reserved(large_count)?);
     let mut large_blocks: Vec<LargeBlock> = Vec::new();
     // Number of groups whose `first_target` is set.
@@ -234,5 +234,5 @@ fn join_runs(runs: Vec<Run>, blocks: u32, outcome: Outcome) -> Result<References
     for group in groups.get_mut(begun_groups..).unwrap_or_default() {
         group.first_target = targets.len() as u32;
     }
-    Ok(References { groups, targets, large_blocks, large_targets, blocks, outcome })
+    Ok(References { groups, targets, large_blocks, large_targets, block_count, outcome })
 }

@@ -59,13 +59,14 @@ pub struct TaggedBlocks {
     pub plain_targets: BlockSet,
 }
 
-/// Low bits of a tagged reference.
-const TAG_BITS: u64 = 7;
-/// Their value in a reference (V8, include/v8-internal.h, kHeapObjectTag).
+/// Mask of the bits of a tagged reference that are 0 in the address of its target.
+const TAG_MASK: u64 = 7;
+/// Their value in a reference (V8, include/v8-internal.h, `kHeapObjectTag`).
 const TAG: u64 = 1;
 
-/// Maximum bytes of the header before the target of a reference: of CPython's objects, the guard
-/// of a debug allocator, two words for a dictionary and weak references, and the collector's two.
+/// Maximum bytes of the header before the target of a reference, of CPython's objects: two words of
+/// a debug allocator (Objects/obmalloc.c, `_PyMem_DebugRawAlloc`), two for a dictionary and weak
+/// references, and the collector's two (3.12, Objects/object_layout.md).
 const MAX_HEADER_BYTES: u64 = 48;
 
 impl ExactBlocks {
@@ -94,14 +95,14 @@ impl ExactBlocks {
     fn is_data(&self, source: u32, word: u64, target: u32, start: u64) -> bool {
         match &self.tagged {
             Some(tagged) if tagged.plain_targets.has(source) => true,
-            Some(tagged) if tagged.blocks.has(source) && word & TAG_BITS == TAG => word != start + TAG,
+            Some(tagged) if tagged.blocks.has(source) && word & TAG_MASK == TAG => word != start + TAG,
             Some(tagged) if tagged.blocks.has(source) => !tagged.plain_targets.has(target),
             _ => self.blocks.has(source) && word.wrapping_sub(start) > MAX_HEADER_BYTES,
         }
     }
 }
 
-/// Limits on reading.
+/// Limits on reading. What they leave out is in the [`Outcome`].
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Maximum bytes of references, 4 each. Capped at 16 GiB.
@@ -148,8 +149,8 @@ pub struct Progress {
 pub struct Outcome {
     /// Bytes of blocks that were examined.
     pub read_bytes: u64,
-    /// Bytes of blocks known to refer to nothing.
-    pub plain_bytes: u64,
+    /// Bytes of [`KnownBlocks::without_references`], which are not read.
+    pub bytes_without_references: u64,
     /// Bytes of blocks that could not be read.
     pub unreadable_bytes: u64,
     /// Bytes of blocks that were left out.
@@ -163,7 +164,7 @@ pub struct Outcome {
 impl Outcome {
     /// Bytes of blocks that were processed.
     fn done_bytes(&self) -> u64 {
-        self.read_bytes + self.plain_bytes + self.unreadable_bytes
+        self.read_bytes + self.bytes_without_references + self.unreadable_bytes
     }
 }
 
@@ -206,8 +207,8 @@ struct Part {
     addresses: AddressRange,
     /// Whether the start of the block is in the piece.
     has_start: bool,
-    /// Whether it is known to refer to nothing.
-    is_plain: bool,
+    /// Whether it may refer to others: it is not in [`KnownBlocks::without_references`].
+    may_refer: bool,
 }
 
 /// Cuts blocks into pieces.
@@ -337,7 +338,7 @@ pub fn scan(
     for (worker_runs, worker_outcome) in results {
         runs.extend(worker_runs);
         outcome.read_bytes += worker_outcome.read_bytes;
-        outcome.plain_bytes += worker_outcome.plain_bytes;
+        outcome.bytes_without_references += worker_outcome.bytes_without_references;
         outcome.unreadable_bytes += worker_outcome.unreadable_bytes;
     }
     outcome.skipped_bytes = blocks.total_bytes().saturating_sub(outcome.done_bytes());
@@ -434,19 +435,18 @@ impl<'a> Worker<'a> {
     /// Examines the blocks of a piece; `None` after the deadline, or if there are too many
     /// references.
     fn examine_parts(&mut self, piece: &Piece) -> Option<()> {
-        let SharedState { blocks, known: KnownBlocks { without_references: plain_blocks, .. }, .. } =
-            *self.shared;
+        let SharedState { blocks, known: KnownBlocks { without_references, .. }, .. } = *self.shared;
         let first = piece.blocks.start;
         let parts = || {
             piece.blocks.clone().zip(blocks.iter(first)).map(|(block, addresses)| Part {
                 block,
                 addresses: piece.addresses.intersection(addresses),
                 has_start: addresses.start >= piece.addresses.start,
-                is_plain: plain_blocks.is_some_and(|blocks| blocks.has(block)),
+                may_refer: without_references.is_none_or(|blocks| !blocks.has(block)),
             })
         };
         self.spans.clear();
-        for Part { addresses, .. } in parts().filter(|part| !part.is_plain) {
+        for Part { addresses, .. } in parts().filter(|part| part.may_refer) {
             match self.spans.last_mut().filter(|last| addresses.start - last.end <= GAP_BYTES) {
                 Some(last) => last.end = addresses.end,
                 None => self.spans.push(addresses),
@@ -461,10 +461,10 @@ impl<'a> Worker<'a> {
         self.last_reference = None;
         for part in parts() {
             self.ends.push(0);
-            if part.is_plain {
-                self.outcome.plain_bytes += part.addresses.end - part.addresses.start;
-            } else {
+            if part.may_refer {
                 self.examine_part(part, first)?;
+            } else {
+                self.outcome.bytes_without_references += part.addresses.len();
             }
             if self.words.len() >= LOOKUP_WORDS {
                 self.resolve(first);

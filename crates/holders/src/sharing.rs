@@ -7,8 +7,8 @@
 //! 1972), and sets are then propagated from each ring to those that it leads to, in topological
 //! order.
 //!
-//! Members form whole subtrees of the search. Their numbers are in the order in which the walk
-//! entered them, and with their parents they say when it left each. So the walk of the search is
+//! Members form whole subtrees of the search. Their numbers are in the order in which the search
+//! entered them, and with the parents they say when it left each. So the walk of the search is
 //! repeated without a stack, forwards to find rings and backwards to propagate sets.
 //!
 //! A set holds its lowest [`MAX_ROOTS`] roots, and whether there are more: sets that differ only
@@ -98,13 +98,13 @@ pub(crate) fn find(
 
 /// The entries and everything that they reach, breadth first, so that accesses can be prefetched.
 fn find_members(search: &mut Search, vertices: &[u32], entries: &BlockSet) -> Result<BlockSet, Refused> {
-    let Search { edges, clock, .. } = search;
+    let Search { edges, deadline_check, .. } = search;
     let mut members = entries.clone();
     let mut queue: Vec<u32> = Vec::new();
     entries.iter().try_for_each(|entry| push(&mut queue, entry, MIN_GROWTH))?;
     let mut next = 0;
     while let Some(&number) = queue.get(next) {
-        clock.step()?;
+        deadline_check.step()?;
         if let Some(&upcoming) = queue.get(next + 2 * PREFETCH_DISTANCE) {
             prefetch(vertices, upcoming as usize);
         }
@@ -178,7 +178,7 @@ impl Walk<'_> {
             let stop = next.map_or(NONE, |next| self.parent(next));
             let mut at = number;
             while at != stop && at != NONE {
-                self.search.clock.step()?;
+                self.search.deadline_check.step()?;
                 self.leave(at);
                 at = self.parent(at);
             }
@@ -218,16 +218,19 @@ impl Walk<'_> {
         first_unreachable: u32,
         mut visit: impl FnMut(&mut Self, u32, u32),
     ) -> Result<(), Refused> {
-        let roots = self.search.edges.roots.len() as u32;
-        let blocks = self.search.edges.references.blocks();
+        let root_count = self.search.edges.roots.len() as u32;
+        let block_count = self.search.edges.references.block_count();
         // Each root's number, where its tree of the search begins.
-        let mut tree_starts: Vec<u32> = reserved(roots as usize)?;
+        let mut tree_starts: Vec<u32> = reserved(root_count as usize)?;
         tree_starts.extend_from_slice(
-            self.search.numbers.get(blocks as usize..(blocks + roots) as usize).unwrap_or_default(),
+            self.search
+                .numbers
+                .get(block_count as usize..(block_count + root_count) as usize)
+                .unwrap_or_default(),
         );
         let mut entered: Vec<u32> = Vec::new();
-        for vertex in 0..blocks + roots {
-            self.search.clock.step()?;
+        for vertex in 0..block_count + root_count {
+            self.search.deadline_check.step()?;
             let number = self.search.numbers[vertex as usize];
             if number >= first_unreachable || self.members.has(number) {
                 continue;
@@ -276,7 +279,7 @@ impl Walk<'_> {
                 (at, previous) = (up, at);
             }
             while previous != NONE {
-                self.search.clock.step()?;
+                self.search.deadline_check.step()?;
                 let below = std::mem::replace(&mut self.search.parents[previous as usize], at);
                 self.propagate(previous);
                 (at, previous) = (previous, below);
@@ -305,7 +308,7 @@ impl Walk<'_> {
         let set_count = self.sets.list.len();
         // From here on each member has the set of its ring, which is in the list.
         for rank in 0..self.members.count() {
-            self.search.clock.step()?;
+            self.search.deadline_check.step()?;
             let set = self.set_of_ring[Self::find_first(&mut self.firsts, rank) as usize];
             self.set_of_ring[rank as usize] = if (set as usize) < set_count { set } else { OVERFLOW };
         }
@@ -327,7 +330,7 @@ impl Walk<'_> {
     fn sums_of_sets(&mut self, blocks: &Blocks) -> Result<Vec<Sum>, Refused> {
         let mut sums = array(self.sets.list.len(), Sum::default())?;
         for (number, &set) in self.members.iter().zip(&self.set_of_ring) {
-            self.search.clock.step()?;
+            self.search.deadline_check.step()?;
             let bytes = blocks.bytes(self.vertices[number as usize]);
             sums[set as usize] += Sum { bytes, blocks: 1 };
         }
@@ -367,8 +370,8 @@ type DirectCounts = HashMap<(u32, u32), u32>;
 const EMPTY: u32 = 0;
 /// The set of blocks whose own set is beyond the maximum.
 const OVERFLOW: u32 = 1;
-/// A set of a single root is this flag plus its number: no block has such a set in the end, and
-/// there may be as many as roots.
+/// A set of a single root is this flag plus its number. It is not in the list: no block has such a
+/// set in the end, and there may be one for each root.
 const SINGLE: u32 = 1 << 31;
 
 /// A set of roots.

@@ -102,7 +102,10 @@ fn what_refers_to_nothing_is_not_read() {
         &|_| (),
     )
     .unwrap();
-    assert_eq!((references.outcome().plain_bytes, references.outcome().read_bytes), (6400, 1600));
+    assert_eq!(
+        (references.outcome().bytes_without_references, references.outcome().read_bytes),
+        (6400, 1600)
+    );
     assert_eq!(
         (references.targets(99), references.targets(100), references.targets(900)),
         (&[100][..], &[][..], &[901][..])
@@ -214,7 +217,7 @@ fn roots_without_a_block_are_ignored_and_references_of_other_blocks_refused() {
     let references = read_references(&heap, &blocks).unwrap();
     let other_blocks = Builder::default().finish().unwrap();
     let refused = Reachability::new(other_blocks, references, Roots::default(), deadline()).err();
-    assert_eq!(refused, Some(Refused::BlocksDiffer(10, 0)));
+    assert_eq!(refused, Some(Refused::BlocksDiffer { count_read: 10, count: 0 }));
     let mut roots = Roots::default();
     roots.add([10, u32::MAX, 11, 3, 12, 3]);
     roots.add([]);

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::sample::{Column, Sample};
 
-/// Maximum number of samples in one run: a block is written about every second.
+/// Maximum number of samples in one run: a recorder writes a block about every second, with at most
+/// a thousand samples.
 pub const MAX_RUN_SAMPLES: u64 = 10_000;
 /// Maximum number of samples that are read of a block; a recorder takes a thousand in a second.
 /// Each of the millions of runs that fit into a frame could otherwise have [`MAX_RUN_SAMPLES`].

@@ -21,7 +21,7 @@ pub struct GroupStart {
     pub version: u8,
     /// Its own limit; `None` if it has none.
     pub limit_bytes: Option<u64>,
-    /// The smallest limit of it and the groups above it.
+    /// The smallest limit of it and the groups above it; `None` if none of them has one.
     pub effective_limit_bytes: Option<u64>,
     /// The group that has that limit.
     pub effective_limit_path: Option<String>,
@@ -30,7 +30,7 @@ pub struct GroupStart {
     pub unread_limit_path: Option<String>,
 }
 
-/// What is charged to a control group at one moment.
+/// What is charged to a control group at one moment. What the kernel does not count is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupSample {
     /// When it was taken.
@@ -57,8 +57,8 @@ impl GroupSample {
 }
 
 /// Samples of one group, in order of time: a column of differences for each field of
-/// [`GroupSample`]. The figures of a column that is missing are unknown; in one that is shorter
-/// than `us`, the last value repeats.
+/// [`GroupSample`]. The figures of an optional column that is missing are unknown; in a column that
+/// is shorter than `us`, the last value repeats.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupBlock {
     /// Number of the group: see [`GroupStart::group`].
@@ -171,7 +171,7 @@ fn column_if_known(
 }
 
 /// The sum of all columns at each of `count` samples; empty without columns. It looks at each entry
-/// once, because a hostile line has many short columns beside a long `us`.
+/// once, because a hostile line may have many short columns and a long `us`.
 fn column_sums<'a>(columns: impl Iterator<Item = &'a [i64]>, count: usize) -> Vec<u64> {
     let mut changes: Vec<i128> = Vec::new();
     for column in columns {

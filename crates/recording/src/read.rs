@@ -16,7 +16,7 @@ use crate::write::FLUSH_THRESHOLD_BYTES;
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// Maximum unpacked size of a frame: see [`FLUSH_THRESHOLD_BYTES`].
 const MAX_UNPACKED_BYTES: usize = 8 * FLUSH_THRESHOLD_BYTES;
-/// Maximum size of a frame in the file: incompressible data grows by less than a 256th part
+/// Maximum size of a frame in the file: incompressible data grows by at most a 256th part
 /// (`ZSTD_COMPRESSBOUND` of zstd.h).
 const MAX_PACKED_BYTES: usize = MAX_UNPACKED_BYTES + MAX_UNPACKED_BYTES / 256;
 /// Bytes read from the file at once.
@@ -108,7 +108,7 @@ impl<R: Read> Reader<R> {
     /// Reads a recording from `input`; `path` is for messages.
     ///
     /// # Errors
-    /// If the input does not begin like a recording of this schema.
+    /// If the input cannot be read, or does not begin like a recording of this schema.
     pub fn new(input: R, path: &Path) -> Result<Self, Error> {
         let io_failed = |source| Error::Io { path: path.to_owned(), source };
         let mut reader = Self {

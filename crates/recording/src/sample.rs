@@ -69,7 +69,7 @@ impl Column {
         }
     }
 
-    /// The column with that name.
+    /// The column with this [`Self::name`]; `None` if there is none.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|column| column.name() == name)
     }
@@ -95,7 +95,7 @@ impl Column {
 pub enum ColumnValue {
     /// Bytes, or a count.
     Whole(u64),
-    /// Seconds, in microseconds.
+    /// A time in microseconds, which is shown in seconds.
     Micros(u64),
 }
 

@@ -27,7 +27,7 @@ pub struct Writer<W: Write> {
 }
 
 impl<W: Write> Writer<W> {
-    /// A writer to `file`, which must be at its beginning.
+    /// A writer to `file`, which must be empty.
     ///
     /// # Errors
     /// If zstd cannot be set up (no memory).
@@ -67,8 +67,8 @@ impl<W: Write> Writer<W> {
         &self.file
     }
 
-    /// Drops the buffered lines, except the first one of the file: that is the header, without
-    /// which no later record can be read.
+    /// Drops the buffered lines, except the first one of the file: that is the header, which alone
+    /// says what was recorded.
     pub fn drop_buffered(&mut self) {
         let header_end = self.lines.iter().position(|&byte| byte == b'\n').map_or(0, |end| end + 1);
         self.lines.truncate(if self.written_bytes == 0 { header_end } else { 0 });

@@ -8,7 +8,7 @@ use strandline_process::smaps;
 
 use crate::select::FoundProcess;
 
-/// The kernel's figures of a process.
+/// The kernel's figures of a process; `None` is one that it does not report.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Figures {
     /// VmRSS.
@@ -35,7 +35,7 @@ pub struct CachedFacts {
     pub figures: Figures,
     /// Its proportional set size.
     pub pss: Pss,
-    /// Its control group.
+    /// Its control group, if known.
     pub group: Option<String>,
     /// Content of statm at that time: the longer files are not read while it stays the same.
     statm: Vec<u8>,
@@ -69,8 +69,8 @@ impl CachedFacts {
         })
     }
 
-    /// When it is the turn of the process to have its proportional set size read, the least first;
-    /// `None` if the size cannot have changed. Unknown sizes come first, then the oldest one.
+    /// The turn of the process to have its proportional set size read; `None` if the size cannot
+    /// have changed. Turns are in ascending order: unknown sizes come first, then the oldest one.
     pub fn pss_turn(&self) -> Option<PssTurn> {
         match self.pss {
             Pss::Read { at, .. } => {
@@ -81,7 +81,7 @@ impl CachedFacts {
     }
 }
 
-/// When a proportional set size was last read; `None` if it is unknown.
+/// When a proportional set size was last read; `None` if the size is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PssTurn(Option<Instant>);
 
@@ -100,7 +100,7 @@ impl Figures {
     }
 }
 
-/// The proportional set size, for which the kernel walks the page tables: 7 ms per GiB.
+/// The proportional set size, for which the kernel walks the page tables: about 7 ms per GiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pss {
     /// The kernel reported it.

@@ -1,5 +1,5 @@
 //! Which processes there are, and what the kernel counts for each and for their control groups, for
-//! callers that read many at once, repeatedly. It reads a few small files in /proc; it stops no
+//! callers that read many of them repeatedly. It reads a few small files in /proc; it stops no
 //! process and reads no process's memory.
 //!
 //! Data flows one way: `select` (which processes) → `figures` (what the kernel counts) → `survey`

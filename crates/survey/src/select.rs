@@ -96,9 +96,9 @@ pub struct FoundProcesses {
 }
 
 impl FoundProcess {
-    /// The control group that counts its memory.
+    /// The control group that counts its memory, if known.
     pub fn group(&self) -> Option<String> {
-        own_group(&groups_of(&self.process))
+        own_group(&groups_of(&self.process).ok()?)
     }
 }
 
@@ -160,8 +160,11 @@ impl Selection {
             unread = 1;
             Vec::new()
         };
+        let mut is_chosen = |process: &&FoundProcess| {
+            unless_unread(self.chooses(process).map(Some), &mut unread).unwrap_or(false)
+        };
         let mut chosen: HashSet<i32> =
-            processes.iter().filter(|process| self.chooses(process)).map(|process| process.key.pid).collect();
+            processes.iter().filter(|process| is_chosen(process)).map(|process| process.key.pid).collect();
         if adds_descendants {
             add_descendants(&mut chosen, processes.iter().map(|process| (process.key.pid, process.parent)));
         }
@@ -194,26 +197,27 @@ impl Selection {
             || self.request.units.iter().any(|unit| is_unit(component, unit))
     }
 
-    /// Whether the process itself is chosen, not counting descendants.
-    fn chooses(&self, found: &FoundProcess) -> bool {
+    /// Whether the process itself is chosen, not as a descendant.
+    fn chooses(&self, found: &FoundProcess) -> Result<bool, Error> {
         if self.request.selects_all || self.processes.contains(&found.key) {
-            return true;
+            return Ok(true);
         }
         if !self.names.is_empty() {
             let is_named = |name: &str| self.names.iter().any(|expression| expression.is_match(name));
             if is_named(&found.name)
                 || found.process.executable().is_some_and(|path| is_named(file_name(&path)))
             {
-                return true;
+                return Ok(true);
             }
         }
-        self.request.selects_groups() && {
-            let text = groups_of(&found.process);
-            memberships(&text).any(|membership| {
-                self.request.groups.iter().any(|group| is_within(membership.path, group))
-                    || membership.path.split('/').any(|component| self.selects_component(component))
-            })
+        if !self.request.selects_groups() {
+            return Ok(false);
         }
+        let text = groups_of(&found.process)?;
+        Ok(memberships(&text).any(|membership| {
+            self.request.groups.iter().any(|group| is_within(membership.path, group))
+                || membership.path.split('/').any(|component| self.selects_component(component))
+        }))
     }
 }
 
@@ -284,9 +288,9 @@ fn displayable(name: &[u8]) -> String {
     text.split('\n').map(clean).collect::<Vec<_>>().join("\n")
 }
 
-/// The text of /proc/PID/cgroup; empty for a process that has ended.
-fn groups_of(process: &Process) -> String {
-    process.read_text("cgroup", MAX_GROUP_BYTES).unwrap_or_default()
+/// The text of /proc/PID/cgroup.
+fn groups_of(process: &Process) -> Result<String, Error> {
+    process.read_text("cgroup", MAX_GROUP_BYTES)
 }
 
 /// The group that counts the memory of a process: that of version 1's memory controller if it is in

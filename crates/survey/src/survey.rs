@@ -30,7 +30,7 @@ pub struct ProcessFigures {
     pub parent: i32,
     /// Its name.
     pub name: String,
-    /// Its control group.
+    /// Its control group, if known.
     pub group: Option<String>,
     /// The kernel's figures.
     pub figures: Figures,
@@ -45,7 +45,7 @@ pub struct Sum {
     pub processes: u64,
     /// RSS; shared pages count for each.
     pub rss_bytes: u64,
-    /// PSS; shared pages count once.
+    /// PSS; pages that only these processes share count once.
     pub pss_bytes: Option<u64>,
     /// Anonymous memory.
     pub anonymous_bytes: Option<u64>,
@@ -102,7 +102,7 @@ pub struct Survey {
     pub duration: Duration,
     /// Those with the most RSS, in descending order.
     pub processes: Vec<ProcessFigures>,
-    /// All others.
+    /// All others; `None` if there are none.
     pub others: Option<Sum>,
     /// All of them by control group, sorted by path; the small groups as [`OTHER_GROUPS`].
     pub groups: Vec<GroupSum>,
@@ -120,11 +120,12 @@ struct KnownProcess {
     facts: CachedFacts,
 }
 
-/// A survey is valid for a hundred times as long as it took, so that taking surveys uses at most a
-/// hundredth of a processor for any number of readers.
+/// A survey is valid for this many times as long as it took, so that taking surveys uses at most a
+/// hundredth of a processor for any number of readers; more only if one takes over 100 ms.
 const VALID_TIMES: u32 = 100;
-/// Limits of the time for which a survey is valid.
+/// Minimum time for which a survey is valid.
 const MIN_VALID: Duration = Duration::from_secs(1);
+/// Maximum time for which a survey is valid, whatever it took.
 const MAX_VALID: Duration = Duration::from_secs(10);
 
 impl Survey {
@@ -232,8 +233,8 @@ fn sums_by_group(processes: &[ProcessFigures]) -> Vec<GroupSum> {
     sums.into_iter().map(|(path, sum)| GroupSum { path: path.to_owned(), sum }).collect()
 }
 
-/// Sums the smallest of more than [`MAX_GROUPS`] groups as [`OTHER_GROUPS`], behind the others;
-/// returns their number.
+/// Sums the smallest of more than [`MAX_GROUPS`] groups as [`OTHER_GROUPS`], after the others;
+/// returns the number of summed groups.
 fn sum_small_groups(groups: &mut Vec<GroupSum>) -> u64 {
     groups.sort_by_key(|group| Reverse(group.sum.rss_bytes));
     let small_groups = groups.split_off(groups.len().min(MAX_GROUPS));

@@ -22,7 +22,7 @@ pub enum Request {
 pub struct RequestResult {
     /// Text without escape sequences.
     pub text: String,
-    /// Sums of the ledger; `None` without one.
+    /// Sums of the ledger; `None` if none was taken.
     pub sums: Option<StateSums>,
 }
 

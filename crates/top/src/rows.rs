@@ -74,23 +74,23 @@ pub struct Row {
     pub id: RowId,
     /// Process id, if it is a process.
     pub pid: Option<i32>,
-    /// Process id of its parent, if it is a process.
+    /// Process id of its parent (0 for none), if it is a process.
     pub parent: Option<i32>,
     /// Number of ancestors shown above it.
     pub depth: usize,
     /// Name of the process or the group.
     pub name: String,
-    /// Path of the control group.
+    /// Path of the control group, if known.
     pub group: Option<String>,
     /// Number of processes.
     pub processes: u64,
     /// RSS; shared pages of a group count for each process.
     pub rss_bytes: u64,
-    /// PSS, if known.
+    /// PSS, if known; that of a group only if those of all its processes are.
     pub pss_bytes: Option<u64>,
     /// Growth of RSS, once it was measured.
     pub growth_bytes_per_minute: Option<i64>,
-    /// Results of its last ledger.
+    /// Results of its last ledger, if one was taken.
     pub ledger: Option<LedgerSums>,
 }
 

@@ -26,7 +26,7 @@ const DEFAULT_COLUMNS: u16 = 80;
 pub struct Waker(Arc<EventFd>);
 
 impl Waker {
-    /// Has the next or current wait return.
+    /// Makes the next or current wait return.
     pub fn wake(&self) {
         // Fails only if it was woken already.
         let _ = self.0.write(1);
@@ -56,6 +56,7 @@ pub fn has_hung_up() -> bool {
     has_hung_up_within(PollTimeout::ZERO)
 }
 
+/// Whether the terminal is gone, or goes within `timeout`.
 fn has_hung_up_within(timeout: PollTimeout) -> bool {
     let stdin = std::io::stdin();
     // A hang-up is reported although no events are requested.

@@ -10,14 +10,12 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Widget};
 use strandline_report::text::{counted, width, wrap_at_most};
-use strandline_report::units::{bytes, maybe_bytes, seconds};
+use strandline_report::units::{UNKNOWN, bytes, maybe_bytes, seconds};
 
 use crate::keys;
 use crate::rows::{Column, Kind, Row};
 use crate::state::{Pane, State};
 
-/// Shown for an unknown figure.
-const UNKNOWN: &str = "?";
 /// Shown without a ledger.
 const NO_LEDGER: &str = "-";
 /// Minimum width of the table as text.
@@ -26,11 +24,11 @@ const MIN_COLUMNS: usize = 40;
 const MAX_COLUMNS: usize = 400;
 /// Width of a process id: at most 4,194,304 (PID_MAX_LIMIT).
 const PID_WIDTH: usize = 7;
-/// Width of a size: `1023 MiB`.
+/// Maximum width of a size: `96.0 MiB`.
 const SIZE_WIDTH: usize = 8;
-/// Width of a size with its sign, and one more for the heading.
+/// Width of the heading; a size with its sign takes one column less.
 const GROWTH_WIDTH: usize = 10;
-/// Maximum width of an age.
+/// Maximum width of an age: see [`age`].
 const AGE_WIDTH: usize = 4;
 
 /// Maximum number of lines of a message.

@@ -102,7 +102,7 @@ impl Arenas<'_> {
         };
         let walk_contexts: Vec<WalkContext<'_>> =
             self.walk_contexts(&special_chunks, guess_mode, first_deadline);
-        let mut walked = segments::walk(&walk_contexts, self.context.threads, self.context.progress);
+        let mut walked = segments::walk(&walk_contexts, self.context.workers, self.context.progress);
         drop(walk_contexts);
         if budget.is_used_up() {
             let text =
@@ -135,7 +135,7 @@ impl Arenas<'_> {
 
     /// Replaces these parts of the walked regions, now that the members of fastbins are known.
     fn walk_again(&self, walk_contexts: &[WalkContext<'_>], parts: &[PartIndex], walked: &mut [RegionParts]) {
-        let new_parts = in_order(parts.len(), self.context.threads, |index| {
+        let new_parts = in_order(parts.len(), self.context.workers, |index| {
             let PartIndex { region, part } = parts[index];
             Some(segments::walk_again(walk_contexts[region], &walked[region].parts[part]))
         });
@@ -225,7 +225,7 @@ impl Arenas<'_> {
                 memory: self.context.whole_memory,
                 pages,
                 refinements: self.context.refinements,
-                keeps_blocks: self.context.collects_blocks,
+                keeps_blocks: self.context.keeps_blocks,
                 deadline,
             });
         }

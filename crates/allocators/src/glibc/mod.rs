@@ -171,7 +171,7 @@ fn read_object(
 
     let pages: Vec<RangePages> =
         regions.iter().map(|arena_region| context.pages(arena_region.region.range())).collect();
-    let refined = Matches::new(context.collects_blocks);
+    let refined = Matches::new(context.keeps_blocks);
     let mut reading = Reading {
         rows: Some(&rows::BLOCKS),
         payload_offset_bytes: layout::SIZE_WORD_BYTES,
@@ -201,7 +201,7 @@ fn read_object(
         locks: arenas.iter().map(|arena| arena.address).collect(),
         heaps: regions.iter().map(|arena_region| arena_region.region.range()).collect(),
         releases_all: false,
-        threads: Vec::new(),
+        fs_bases: Vec::new(),
         predicted_bytes: walked.iter().map(trim_bytes).sum(),
         due_milliseconds: 0,
         libc_code: Some(code::ranges),

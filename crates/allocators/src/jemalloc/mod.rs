@@ -135,7 +135,7 @@ fn read(context: &Context<'_>, page_map: &PageMap, taken: &RangeSet) -> Reading 
         heaps: releasable_ranges(context, layout, &extents.all),
         releases_all: true,
         // In a thread without a cache the call would first create one.
-        threads: caches.fs_bases.clone(),
+        fs_bases: caches.fs_bases.clone(),
         predicted_bytes: reading.releasable_bytes(),
         due_milliseconds: 0,
         libc_code: None,

@@ -161,7 +161,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
         locks: Vec::new(),
         heaps: heap.parts.iter().map(Part::range).collect(),
         releases_all: false,
-        threads: collection.chosen_thread.into_iter().collect(),
+        fs_bases: collection.chosen_thread.into_iter().collect(),
         predicted_bytes: reading.releasable_bytes(),
         due_milliseconds: collection.due_milliseconds,
         libc_code: None,

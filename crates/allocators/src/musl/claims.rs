@@ -35,7 +35,7 @@ pub fn claim(context: &Context<'_>, groups: &[Group], taken: &RangeSet) -> Claim
     let parts: Vec<&[Group]> =
         outer_groups.chunk_by(|group, next| group.start / PART_BYTES == next.start / PART_BYTES).collect();
     let results =
-        in_order(parts.len(), context.threads, |part| claim_part(context, groups, parts[part], taken));
+        in_order(parts.len(), context.workers, |part| claim_part(context, groups, parts[part], taken));
     Claimed::sum(results)
 }
 

@@ -91,7 +91,7 @@ pub fn find(context: &Context<'_>, heap: &Heap, spans: &Spans) -> CacheContents 
         };
         *bytes += list.length * list.object_bytes;
     }
-    let results = in_order(lists.len(), context.threads, |index| read_list(context, lists[index]));
+    let results = in_order(lists.len(), context.workers, |index| read_list(context, lists[index]));
     for ListObjects { objects, is_broken, late_address, bytes_read } in results {
         caches.blocks.extend(objects);
         caches.broken_lists += u64::from(is_broken);

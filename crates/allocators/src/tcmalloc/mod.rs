@@ -133,7 +133,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
         heaps: spans.all.iter().filter(is_releasable).map(Span::range).collect(),
         releases_all: true,
         // The call depends on nothing in its thread.
-        threads: context.fs_bases.to_vec(),
+        fs_bases: context.fs_bases.to_vec(),
         predicted_bytes: reading.releasable_bytes(),
         due_milliseconds: 0,
         libc_code: None,

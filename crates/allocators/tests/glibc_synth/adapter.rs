@@ -94,7 +94,7 @@ impl FrozenProcess {
             deadline,
             checks_free_lists: true,
             cell_bytes: Some(0x4000),
-            threads,
+            workers: threads,
             ..Context::of_image(memory, &space, &resident_runs)
         };
         let (readings, _) = glibc::read(&context).expect("claims follow each other");

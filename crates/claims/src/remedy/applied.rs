@@ -43,9 +43,9 @@ pub struct Applied {
     /// Resident anonymous bytes of the ranges before. If there are several stops, each part is
     /// counted right before it is processed.
     pub resident_before_bytes: u64,
-    /// The process's footprint some time before the stop.
+    /// The process's footprint some time before the stop; `None` if it could not be read.
     pub before: Option<Footprint>,
-    /// The process's footprint after the stop.
+    /// The process's footprint after the stop; `None` if it could not be read.
     pub after: Option<Footprint>,
     /// How long the call took inside the process, or all calls together, with stops.
     pub call_seconds: f64,
@@ -54,15 +54,16 @@ pub struct Applied {
     pub stopped_seconds: Option<f64>,
     /// Number of stops.
     pub stops: u64,
-    /// Minor faults of the process in `minor_faults_seconds` afterwards.
+    /// Minor faults of the process in `minor_faults_seconds` afterwards; `None` if they were not
+    /// counted.
     pub minor_faults_after: Option<u64>,
     /// Seconds over which they were counted.
     pub minor_faults_seconds: f64,
 }
 
 impl Applied {
-    /// Counts the minor faults of `process` during `watch`, and blocks for that time; does nothing
-    /// if it is zero.
+    /// Counts the minor faults of `process` during `watch`, and blocks for that time. If `watch` is
+    /// zero or the process ends meanwhile, the count stays unknown.
     pub fn watch_faults(&mut self, process: &Process, watch: Duration) {
         if watch.is_zero() {
             return;

@@ -26,8 +26,8 @@ pub struct Spec {
     pub action: Action,
 }
 
-/// What a remedy releases. Runtimes have all of these; a reader of an allocator has its own name in
-/// [`Effect::FreePages`], or [`Effect::NextStart`].
+/// What a remedy releases. A remedy of a runtime has any of these; one of an allocator has its own
+/// [`Effect::FreePages`] or [`Effect::NextStart`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Free pages of the allocator with this name: a runtime names the allocator that it uses. Two

@@ -15,7 +15,7 @@ pub struct Notification {
     pub idle_in: &'static [&'static str],
     /// Functions that run the event loop of a heap's owner.
     pub loops_in: &'static [&'static str],
-    /// Names of files, as they begin, that may hold these functions beside the object.
+    /// How the names of other files begin that may hold these functions.
     pub files: &'static [&'static str],
     /// Bytes of stack that the function may use.
     pub stack_bytes: u64,
@@ -56,7 +56,7 @@ pub struct Owner {
 pub struct Word {
     /// Its address.
     pub at: u64,
-    /// Its bytes: 4 or 8.
+    /// Its size in bytes: 4 or 8.
     pub bytes: usize,
     /// Its value.
     pub value: u64,

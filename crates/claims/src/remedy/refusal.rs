@@ -6,8 +6,8 @@ use strandline_process::error::Error;
 use strandline_process::procfs::Process;
 use strandline_process::target::admission;
 
-/// Why a remedy gives nothing back. [`Refusal::touched`] is true for the few refusals that come
-/// after the call had begun; for all others nothing was changed.
+/// Why a remedy was not applied, or failed. [`Refusal::has_begun`] is true for the few refusals
+/// that come after the call had begun; for all others nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     /// It cannot be inspected or traced, or something about it could not be read.
@@ -94,7 +94,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// Whether the target had begun to run the remedy. Otherwise nothing in it was changed.
-    pub fn touched(&self) -> bool {
+    pub fn has_begun(&self) -> bool {
         matches!(self, Self::Died { .. } | Self::Abandoned { .. } | Self::Interrupted { .. })
     }
 

@@ -63,7 +63,7 @@ pub struct CallRequest<'a> {
 /// Makes the call once in process `pid`.
 ///
 /// Blocks for at most `wait`, the call, and `watch`. A [`Refusal`] means that nothing in the target
-/// was changed, unless [`Refusal::touched`] is true.
+/// was changed, unless [`Refusal::has_begun`] is true.
 pub fn apply(pid: i32, request: &CallRequest<'_>) -> Result<Applied, Refusal> {
     let process = &admission::open_target(pid)?;
     precheck::check(process)?;

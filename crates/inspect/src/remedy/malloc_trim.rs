@@ -38,7 +38,7 @@ pub struct TrimRequest<'a> {
 /// Calls `malloc_trim(0)` once in process `pid`.
 ///
 /// Blocks for at most `wait`, the call, and `watch`. A [`Refusal`] means that nothing in the target
-/// was changed, unless [`Refusal::touched`] is true.
+/// was changed, unless [`Refusal::has_begun`] is true.
 pub fn apply(pid: i32, request: &TrimRequest<'_>) -> Result<Applied, Refusal> {
     with_call(pid, request, &|call| call::apply(pid, call))
 }

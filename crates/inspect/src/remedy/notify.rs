@@ -97,9 +97,9 @@ pub fn apply(pid: i32, request: &NotifyRequest<'_>) -> Result<Notified, Refusal>
             // The heap is gone.
             Ok(None) => {}
             Err(refusal) => {
-                let has_touched = refusal.touched();
+                let has_begun = refusal.has_begun();
                 refused = Some(refusal);
-                if has_touched {
+                if has_begun {
                     break;
                 }
             }
@@ -113,9 +113,9 @@ pub fn apply(pid: i32, request: &NotifyRequest<'_>) -> Result<Notified, Refusal>
         // How the process died in a call says more.
         Err(Error::Ended { .. } | Error::NoSuchProcess { .. } | Error::Zombie { .. }) => {
             let how = "before the runtime had done the work".to_owned();
-            return Err(refused.filter(Refusal::touched).unwrap_or(Refusal::Died { pid, how }));
+            return Err(refused.filter(Refusal::has_begun).unwrap_or(Refusal::Died { pid, how }));
         }
-        Err(error) => return Err(refused.filter(Refusal::touched).unwrap_or_else(|| error.into())),
+        Err(error) => return Err(refused.filter(Refusal::has_begun).unwrap_or_else(|| error.into())),
     };
     let drop_to = |private_bytes: u64| before.private_bytes.saturating_sub(private_bytes);
     let final_drop_bytes = drop_to(work.after.private_bytes);

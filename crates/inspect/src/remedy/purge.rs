@@ -132,7 +132,7 @@ fn with_call<T>(
             .to_owned()
     })?);
     let mut locks = plan.locks.clone();
-    let is_first_use = plan.threads.is_empty();
+    let is_first_use = plan.fs_bases.is_empty();
     if is_first_use {
         let libc = request
             .libc
@@ -155,7 +155,7 @@ fn with_call<T>(
         code: &code,
         locks: &locks,
         stack_bytes: plan.function.stack_bytes,
-        fs_bases: &plan.threads,
+        fs_bases: &plan.fs_bases,
         heaps: &heaps,
         wait,
         watch,

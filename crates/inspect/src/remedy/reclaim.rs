@@ -258,7 +258,7 @@ fn report_notified(notified: Notified, heap_count: usize, owner: &str, answer: &
     if let Some(refusal) = refused {
         let text = refusal.to_string();
         answer.caveats.push(Caveat::new("not_all_called", owner, None, text.as_str()));
-        if refusal.touched() {
+        if refusal.has_begun() {
             // Not a refusal of the whole: the effect of the calls before it is reported.
             answer.reason = Some(text);
         }

@@ -87,7 +87,7 @@ pub struct Released {
 /// Releases the all-zero pages of `request.ranges` of process `pid`.
 ///
 /// Blocks for at most `wait` per stretch of work, and for `watch`. A refusal means that nothing was
-/// changed, unless [`Refusal::touched`] is true: then earlier stretches may have released pages.
+/// changed, unless [`Refusal::has_begun`] is true: then earlier stretches may have released pages.
 pub fn apply(pid: i32, request: &ZeroRequest) -> Result<Released, Refusal> {
     let process = &admission::open_target(pid)?;
     let method = choose_method(process, request)?;
@@ -269,7 +269,7 @@ fn release_directly(
         match release.complete_stretch(request.wait) {
             Ok(()) => std::thread::sleep(RUN_TIME),
             // Pages that were released are the result.
-            Err(refusal) if release.applied.stops > 0 && !refusal.touched() => refused = Some(refusal),
+            Err(refusal) if release.applied.stops > 0 && !refusal.has_begun() => refused = Some(refusal),
             Err(refusal) => return Err(refusal),
         }
     }

@@ -96,7 +96,7 @@ fn in_vfork() -> (Subject, i32) {
 fn processes_without_a_provably_safe_call_are_refused() {
     let refused = |subject: &Subject| {
         let refusal = subject.trim(1, None).unwrap_err();
-        assert!(!refusal.touched(), "{refusal}");
+        assert!(!refusal.has_begun(), "{refusal}");
         subject.assert_untouched();
         refusal.to_string()
     };
@@ -143,7 +143,7 @@ fn a_damaged_heap_aborts_the_process_and_the_abort_is_reported() {
     subject.settle(subject.pid());
     let refusal = subject.trim(PATIENCE.as_secs(), None).unwrap_err();
     assert!(matches!(refusal, Refusal::Died { .. }), "{refusal}");
-    assert!(refusal.touched());
+    assert!(refusal.has_begun());
 }
 
 #[test]

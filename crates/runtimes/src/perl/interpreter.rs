@@ -15,6 +15,7 @@ use crate::batch::PageCache;
 use crate::perl::layout::{HASH_KEYS, Layout};
 use std::time::Instant;
 use strandline_claims::caveat::Caveat;
+use strandline_claims::class::FreeSlots;
 use strandline_claims::refinements::Refinements;
 use strandline_claims::runtime::{Context, NamedBlock};
 use strandline_claims::units::thousands;
@@ -252,7 +253,8 @@ impl<'a> Reader<'a> {
         if free_bytes == [0, 0] || end > page_of(address) + 2 * PAGE_BYTES {
             self.refinements.claim(address, bytes, arena);
         } else {
-            self.refinements.claim_arena(address, bytes, arena, arena_free, free_bytes);
+            let free = FreeSlots { class: arena_free, bytes_on_pages: free_bytes };
+            self.refinements.claim_arena(address, bytes, arena, free);
         }
     }
 

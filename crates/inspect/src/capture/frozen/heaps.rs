@@ -39,7 +39,7 @@ impl FrozenState {
         let pass = HeapPass {
             claimed,
             deadline: self.deadline(1),
-            collects_blocks: read_plan.options.keeps_blocks,
+            keeps_blocks: read_plan.options.keeps_blocks,
             checks_free_lists: read_plan.options.checks_for_call,
             cell_bytes: self.page_map.as_ref().map(Plan::cell_bytes),
         };
@@ -76,7 +76,7 @@ impl FrozenState {
         let pass = HeapPass {
             claimed: Vec::new(),
             deadline: self.deadline(FREE_MEMORY_DIVISOR),
-            collects_blocks: true,
+            keeps_blocks: true,
             checks_free_lists: false,
             cell_bytes: None,
         };
@@ -132,10 +132,10 @@ impl FrozenState {
                 reserved_mappings: &reserved,
                 refinements: Some(&*refinements).filter(|refinements| !refinements.is_empty()),
                 deadline: pass.deadline,
-                collects_blocks: pass.collects_blocks,
+                keeps_blocks: pass.keeps_blocks,
                 checks_free_lists: pass.checks_free_lists,
                 cell_bytes: pass.cell_bytes,
-                threads: read_plan.workers,
+                workers: read_plan.workers,
                 progress: &progress,
             };
             let (mut readings, caveats) = allocator.found.read(&context).map_err(|error| Error::Overlap {
@@ -184,8 +184,8 @@ struct HeapPass {
     claimed: Vec<AddressRange>,
     /// When to end.
     deadline: Instant,
-    /// See [`Context::collects_blocks`].
-    collects_blocks: bool,
+    /// See [`Context::keeps_blocks`].
+    keeps_blocks: bool,
     /// See [`Context::checks_free_lists`].
     checks_free_lists: bool,
     /// See [`Context::cell_bytes`].
