@@ -42,7 +42,7 @@ fn take_ledgers(arguments: &Explain, explanation: &mut GroupExplanation, is_json
     let show = |done, total| line.set_line(&format!("ledger of process {} of {total}", done + 1));
     let max_stop = |process: &GroupProcess| max_stop(arguments, process);
     let inspection = Options {
-reads_runtimes: !arguments.no_runtimes,
+        reads_runtimes: !arguments.no_runtimes,
         snapshot: arguments.snapshot.mode(),
         quiet_for: arguments.quiet.limit,
         ..Options::default()
