@@ -4,6 +4,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use regex_lite::Regex;
@@ -288,9 +289,13 @@ fn displayable(name: &[u8]) -> String {
     text.split('\n').map(clean).collect::<Vec<_>>().join("\n")
 }
 
-/// The text of /proc/PID/cgroup.
+/// The text of /proc/PID/cgroup; empty if this kernel has no control groups, and so no such file.
 fn groups_of(process: &Process) -> Result<String, Error> {
-    process.read_text("cgroup", MAX_GROUP_BYTES)
+    match process.read_text("cgroup", MAX_GROUP_BYTES) {
+        // A process that has ended is another error.
+        Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(String::new()),
+        text => text,
+    }
 }
 
 /// The group that counts the memory of a process: that of version 1's memory controller if it is in
