@@ -161,7 +161,7 @@ const COLLECT_2_0_3: CollectRules = CollectRules {
 };
 /// From 2.0.9 on.
 const COLLECT_2_0_9: CollectRules = CollectRules { span_purge: SpanPurge::WhenDue, ..COLLECT_2_0_3 };
-/// From 2.1.0 on. The arenas of 2.1.0 and 2.1.1 release freed memory at once or never, so their rule
+/// From 2.1.0 on. The arenas of 2.1.0 and 2.1.1 release freed memory at once or never: their rule
 /// matters from 2.1.2 on.
 const COLLECT_2_1: CollectRules = CollectRules { arena_purge: ArenaPurge::MainThread, ..COLLECT_2_0_9 };
 /// From 2.1.4 on.

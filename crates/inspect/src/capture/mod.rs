@@ -46,8 +46,7 @@ pub struct Options<'a> {
     pub keeps_blocks: bool,
     /// Whether to read language runtimes, which takes longer.
     pub reads_runtimes: bool,
-    /// Type for which the path of a live object to a root is wanted; the readers of SBCL and V8 find
-    /// it.
+    /// Type for which the path of a live object to a root is wanted: the readers of SBCL and V8.
     pub path_to: Option<&'a str>,
     /// Whether to make a page map ([`page_map`](crate::facts::Explanation::page_map)).
     pub makes_page_map: bool,

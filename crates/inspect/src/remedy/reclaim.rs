@@ -51,8 +51,7 @@ pub struct ReclaimOptions<'a> {
 
 /// Growth right after a release is a caveat if it is above the released bytes divided by this.
 const MIN_GROWTH_DIVISOR: u64 = 10;
-/// Maximum number of reads of an inconsistent heap: if malloc was changing it, it is consistent a
-/// moment later.
+/// Maximum number of reads of an inconsistent heap, which malloc may just be changing.
 const MAX_READS: u32 = 5;
 /// Pause between two of these reads.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
@@ -577,13 +576,9 @@ fn release_zero_pages(
         refused.into_iter().for_each(|refusal| refuse(answer, refusal.to_string()));
         return false;
     }
-    let result = zero_pages::apply(pid, &request).map(|Released { applied, refused }| {
-        // Not a refusal of the whole: the effect before it is reported.
-        let remark = refused.map(|refusal| format!("not all of its zero pages were tried: {refusal}"));
-        answer.reason = remark.or(answer.reason.take());
-        applied
-    });
-    report_one(result.map_err(|refusal| refusal.to_string()), answer)
+    let released = zero_pages::apply(pid, &request).map_err(|refusal| refusal.to_string());
+    answer.reason = released.as_ref().ok().and_then(Released::remark).or(answer.reason.take());
+    report_one(released.map(|released| released.applied), answer)
 }
 
 /// Reports the only call in `answer`, or why it was not made; true if it was.

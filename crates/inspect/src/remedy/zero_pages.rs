@@ -84,6 +84,14 @@ pub struct Released {
     pub refused: Option<Refusal>,
 }
 
+impl Released {
+    /// What was not done, and why.
+    pub fn remark(&self) -> Option<String> {
+        let refused = self.refused.as_ref();
+        refused.map(|refusal| format!("not all of its zero pages were tried: {refusal}"))
+    }
+}
+
 /// Releases the all-zero pages of `request.ranges` of process `pid`.
 ///
 /// Blocks for at most `wait` per stretch of work, and for `watch`. A refusal means that nothing was

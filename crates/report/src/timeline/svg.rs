@@ -52,8 +52,8 @@ const TEXT_COLOUR: RGBColor = RGBColor(27, 31, 35);
 /// Colour of axes, their labels, and marks.
 const MUTED_COLOUR: RGBColor = RGBColor(87, 96, 106);
 const GRID_COLOUR: RGBColor = RGBColor(227, 230, 234);
-/// Colours of the recordings: the palette of Okabe and Ito, without black, and without yellow, which
-/// is too light on white; then the grey and the violet of the page's lines.
+/// Colours of the recordings: the palette of Okabe and Ito without black and yellow, which is too
+/// light on white; then the grey and the violet of the page's lines.
 const COLOURS: [RGBColor; MAX_RECORDINGS] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
