@@ -84,7 +84,7 @@ impl LedgerThread {
     /// Starts the thread of an exporter that started at `exporter_started_at`.
     ///
     /// # Errors
-    /// If the kernel has no thread left.
+    /// If no thread can be created.
     pub fn start(self, exporter_started_at: Instant) -> std::io::Result<JoinHandle<()>> {
         std::thread::Builder::new()
             .name("ledgers".into())
@@ -111,7 +111,7 @@ impl LedgerThread {
             let wait = exporter_wait.min(ledger_budget.wait(now, ledger_time, expected));
             let Some(survey) = self.exchange.survey() else { continue };
             pause = TICK.max(wait.min(MAX_PAUSE));
-            if !(wait.is_zero() || is_first) || !self.exchange.is_read() {
+            if !(wait.is_zero() || is_first) || !self.exchange.has_recent_reader() {
                 continue;
             }
             if let Some(turn) = self.next_turn(&survey, now) {

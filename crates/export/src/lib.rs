@@ -10,7 +10,8 @@
 //! time for all.
 //!
 //! There are three threads, so that a client or a process that hangs does not delay the others: the
-//! first answers clients and never reads a process, the second takes surveys, the third ledgers.
+//! first answers clients and never reads a process (`server`), the second takes surveys
+//! (`surveys`), the third ledgers (`ledgers`).
 
 #![forbid(unsafe_code)]
 
@@ -24,6 +25,7 @@ mod page;
 mod server;
 mod states;
 mod summary;
+mod surveys;
 mod textfile;
 
 use std::net::{SocketAddr, TcpListener};
@@ -35,10 +37,11 @@ use strandline_inspect::explain::SnapshotMode;
 use strandline_process::rights::Rights;
 
 use budget::StopBudget;
-use exchange::{SurveyExchange, SurveyThread};
+use exchange::SurveyExchange;
 use ledgers::LedgerThread;
 use states::ProcessStates;
 use strandline_survey::Selection;
+use surveys::SurveyThread;
 
 /// What to export, where, and at what cost.
 #[derive(Debug)]
@@ -128,7 +131,7 @@ pub fn run(options: Options, log: Log) -> Result<(), String> {
     let ledger_thread = ledger_thread.transpose()?;
     let survey_thread = survey_thread
         .start(Arc::clone(&exchange))
-        .map_err(|error| format!("no thread for figures: {error}"))?;
+        .map_err(|error| format!("no thread for surveys: {error}"))?;
     let result = server::serve(listener, &signals, &exchange, &pages);
     exchange.end();
     // A thread that hangs on a process, or an unfinished ledger, is abandoned: the kernel releases
