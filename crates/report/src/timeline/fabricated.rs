@@ -1,6 +1,9 @@
-//! Synthetic recordings for tests of the formats. The figures are made up, but consistent.
+//! Synthetic recordings for tests of the formats. All figures are made up. Those that agree are the
+//! samples of a process with its marks, and the samples of a group with its kill. Ledgers and page
+//! maps are of other processes, with another RSS, and a group's charge is not its processes' sum.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use strandline_inspect::Caveat;
 use strandline_inspect::environment::Environment;
@@ -14,6 +17,13 @@ use super::{GroupTimeline, Process, Timeline};
 use crate::fabricated::{java, service, shell};
 
 const MIB_IN_KIB: u64 = 1024;
+/// Time between two samples of a process.
+const STEP_US: u64 = 20_000;
+/// Time between two samples of a process of [`day`].
+const DAY_STEP_US: u64 = 20_000_000;
+/// Limit of the group of [`limited`].
+const LIMIT_BYTES: u64 = 64 << 20;
+const SIGKILL: i32 = 9;
 /// A name that an attacker would give to a process, a mark or a file.
 pub const EVIL: &str = "</script><img src=x onerror=alert(1)>\x1b[2J\u{202e}漢字\"'&\n";
 
@@ -46,28 +56,37 @@ fn worker_kib(at_us: u64) -> u64 {
     mib * MIB_IN_KIB
 }
 
-fn process(number: u32, command: &[&str], from_us: u64, to_us: u64, rss: impl Fn(u64) -> u64) -> Process {
-    let mut process = Process {
+/// A process with a sample every `step_us` of the RSS that `rss_kib` returns for an instant; it
+/// ends with status 0.
+fn process(
+    number: u32,
+    command: &[&str],
+    times_us: RangeInclusive<u64>,
+    step_us: u64,
+    rss_kib: impl Fn(u64) -> u64,
+) -> Process {
+    let (from_us, to_us) = times_us.into_inner();
+    let mut recorded = Process {
         start: ProcessStart {
             process: number,
             pid: 4711 + number as i32,
             parent: Some(4710 + number as i32),
             at_us: from_us,
             command: command.iter().map(|&word| word.to_owned()).collect(),
-            executable: command.first().map(|path| format!("/usr/bin/{path}")),
+            executable: command.first().map(|path| format!("/usr/bin/{}", path.trim_start_matches("./"))),
         },
         end: Some(ProcessEnd { process: number, at_us: to_us, status: Some(0), ..ProcessEnd::default() }),
         ..Process::default()
     };
-    for at_us in (from_us..=to_us).step_by(20_000) {
-        process.add(&Run { at_us, span_us: 0, count: 1, sample: sample(rss(at_us), at_us) });
+    for at_us in (from_us..=to_us).step_by(step_us as usize) {
+        recorded.add(&Run { at_us, span_us: 0, count: 1, sample: sample(rss_kib(at_us), at_us) });
     }
-    process
+    recorded
 }
 
 fn mark(name: &str, at_us: u64) -> Mark {
     let sample = sample(worker_kib(at_us), at_us);
-    let line = |name: &str, kib: u64| (name.to_owned(), kib * 1024);
+    let line = |key: &str, kib: u64| (key.to_owned(), kib * 1024);
     Mark {
         process: 1,
         pid: 4712,
@@ -80,8 +99,7 @@ fn mark(name: &str, at_us: u64) -> Mark {
     }
 }
 
-/// A fragmented heap, a library, and a few other mappings; one cell refers to a row that does not
-/// exist.
+/// A program, a fragmented heap, and other mappings; one cell refers to a row that does not exist.
 fn page_map() -> PageMap {
     let row = |id: &str, state| MapRow { id: id.to_owned(), state };
     let cell = |index, rows: &[(u8, u64)]| MapCell { index, rows: rows.to_vec() };
@@ -108,9 +126,9 @@ fn page_map() -> PageMap {
             row("anonymous", State::Unattributed),
         ],
         mappings: vec![
-            mapping(0x55d0_0000_0000, "/usr/local/bin/worker", "r-xp", vec![cell(0, &[(3, 65_536)])]),
-            mapping(0x55d0_0100_1000, "[heap]", "rw-p", heap.collect()),
-            mapping(0x7f00_0000_0000, "", "rw-p", (0..40).map(|n| cell(n * 50, &[(4, 4_096)])).collect()),
+            mapping(0x55d0_0000_0000, "/usr/bin/worker", "r-xp", vec![cell(0, &[(3, 65_536)])]),
+            mapping(0x55d0_1000_1000, "[heap]", "rw-p", heap.collect()),
+            mapping(0x7f00_0000_0000, "", "rw-p", (0..40).map(|n| cell(n * 25, &[(4, 4_096)])).collect()),
             mapping(0x7fff_0000_0000, "[stack]", "rw-p", vec![cell(7, &[(200, 8_192), (0, 8_192)])]),
         ],
         left_out: LeftOut { mappings: 3, rows: vec![(3, 12_288)] },
@@ -168,9 +186,9 @@ pub fn tree() -> Timeline {
             ..Header::default()
         },
         processes: vec![
-            process(0, &["sh", "-c", "./worker --items 1000000"], 0, 12_400_000, shell_kib),
-            process(1, &["./worker", "--items", "1000000"], 40_000, 12_300_000, worker_kib),
-            process(2, &["gzip", "-9"], 6_000_000, 8_400_000, child_kib),
+            process(0, &["sh", "-c", "./worker --items 1000000"], 0..=12_400_000, STEP_US, shell_kib),
+            process(1, &["./worker", "--items", "1000000"], 40_000..=12_300_000, STEP_US, worker_kib),
+            process(2, &["gzip", "-9"], 6_000_000..=8_400_000, STEP_US, child_kib),
         ],
         marks,
         ledgers: vec![
@@ -199,7 +217,7 @@ pub fn tree() -> Timeline {
     }
 }
 
-/// What a group with a limit of 64 MiB has on its rows.
+/// What a group with a limit of [`LIMIT_BYTES`] has on its rows.
 fn group_sample(at_us: u64) -> GroupSample {
     let kib = |kib: u64| kib * 1024;
     let rows = [
@@ -218,11 +236,12 @@ fn group_sample(at_us: u64) -> GroupSample {
     GroupSample { at_us, current_bytes, oom_kills: Some(0), rows, ..GroupSample::default() }
 }
 
-/// The same in a control group with a limit, at which a process was killed.
+/// [`tree`] in a control group with a limit, at which the worker was killed. The samples of the
+/// processes stay those of [`tree`], above the limit.
 pub fn limited() -> Timeline {
     let mut timeline = tree();
     let mut group = GroupTimeline::default();
-    let limit = Some(64 << 20);
+    let limit = Some(LIMIT_BYTES);
     let path = "/job".to_owned();
     group.begin(GroupStart {
         path: path.clone(),
@@ -235,8 +254,18 @@ pub fn limited() -> Timeline {
     let samples: Vec<GroupSample> = (0..124).map(|n| group_sample(n * 100_000)).collect();
     group.add(&GroupBlock::new(0, &samples));
     timeline.groups = vec![group];
+    for limit in &mut timeline.header.limits {
+        limit.bytes = LIMIT_BYTES;
+    }
+    // The worker is killed, and the shell ends as it does after a killed child.
+    for (number, status, signal) in [(0, Some(128 + SIGKILL), None), (1, None, Some(SIGKILL))] {
+        if let Some(end) = &mut timeline.processes[number].end {
+            (end.status, end.signal) = (status, signal);
+        }
+    }
     let sample = group_sample(12_300_000);
     if let Some(end) = &mut timeline.end {
+        (end.status, end.out_of_memory_kills) = (Some(128 + SIGKILL), Some(1));
         end.group_kill = Some(GroupKill {
             path,
             kills: Some(1),
@@ -255,7 +284,7 @@ pub fn limited() -> Timeline {
     timeline
 }
 
-/// The same with names that an attacker would choose.
+/// [`limited`] with names that an attacker would choose.
 pub fn hostile() -> Timeline {
     let mut timeline = limited();
     let mut evil = group_sample(12_350_000);
@@ -332,20 +361,13 @@ pub fn absurd() -> Timeline {
     timeline
 }
 
-/// A day at 1 kHz with many processes, marks and ledgers.
+/// A day with 60 processes (a sample every 20 s each), 3,000 marks and 1,000 ledgers.
 pub fn day() -> Timeline {
     const DAY_US: u64 = 86_400_000_000;
     let mut timeline = tree();
     let wave = |at_us: u64| 400_000 + (at_us / 7_919) % 90_000 + (at_us / 86_400) % 300_000;
-    timeline.processes = (0..60)
-        .map(|number| process(number, &["./worker"], 0, 0, |_| 1_000))
-        .map(|mut process| {
-            for at_us in (0..DAY_US).step_by(20_000_000) {
-                process.add(&Run { at_us, span_us: 0, count: 1, sample: sample(wave(at_us), at_us) });
-            }
-            process
-        })
-        .collect();
+    timeline.processes =
+        (0..60).map(|number| process(number, &["./worker"], 0..=DAY_US, DAY_STEP_US, wave)).collect();
     timeline.marks = (0..3_000).map(|n| mark(&format!("request {n}"), n * (DAY_US / 3_000))).collect();
     timeline.ledgers = (0..1_000)
         .map(|n| {

@@ -451,7 +451,7 @@ mod tests {
         let timeline = fabricated::tree();
         let data = PageData::new(std::slice::from_ref(&timeline));
         let map = data.ledgers[3].map.as_ref().unwrap();
-        assert_eq!(map.mappings[1].start, "0x55d001000000", "rounded down to a cell");
+        assert_eq!(map.mappings[1].start, "0x55d010000000", "rounded down to a cell");
         assert_eq!(map.mappings[3].cells, [[7, 1, 0, 8_192]], "the row that does not exist is dropped");
         assert_eq!(map.left_out.as_deref(), Some("Not drawn: 3 smaller mappings, 12.0 KiB resident."));
         let cell = |index, rows: &[(u8, u64)]| MapCell { index, rows: rows.to_vec() };
