@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{HEAP, Jdk, PAGE, Writer};
 
-/// Bytes of a region: fewer than with any collector, so that images are small.
+/// Bytes of a region: fewer than any collector has, so that images are small.
 pub const REGION_BYTES: u64 = 16 * PAGE;
 
 /// A part of the heap.
@@ -27,8 +27,8 @@ pub enum Collector {
     Epsilon,
 }
 
-/// The collectors; [`super::new_writer`] does not draw the last two for JDK 11, where they are not
-/// read.
+/// The collectors. The order matters: [`super::new_writer`] does not draw the last two for JDK 11,
+/// where they are not read.
 pub const COLLECTORS: [Collector; 6] = [
     Collector::G1,
     Collector::Serial,
@@ -51,7 +51,7 @@ impl Collector {
         }
     }
 
-    /// Its flag of the command line.
+    /// The command-line flag that chooses it.
     fn flag(self) -> &'static str {
         match self {
             Self::Serial => "UseSerialGC",
@@ -65,11 +65,14 @@ impl Collector {
 }
 
 impl Writer {
-    /// Writes a heap.
+    /// Writes the heap of the drawn collector, and the flags that choose it.
     pub fn write_heap(&mut self) {
-        self.declare_type("MemRegion", &[("_start", 8), ("_word_size", 8)]);
+        let region_bytes = self.declare_type("MemRegion", &[("_start", 8), ("_word_size", 8)]);
         let active = if self.jdk == Jdk::V25 { "_is_stw_gc_active" } else { "_is_gc_active" };
-        self.declare_type("CollectedHeap", &[("_reserved", 80), (active, 1), ("_total_collections", 4)]);
+        self.declare_type(
+            "CollectedHeap",
+            &[("_reserved", region_bytes), (active, 1), ("_total_collections", 4)],
+        );
         for collector in COLLECTORS {
             self.write_flag(collector.flag(), u64::from(collector == self.collector));
         }
@@ -84,16 +87,17 @@ impl Writer {
         }
     }
 
-    /// Writes the structure of a heap: the part that all collectors share, then `fields`; returns
+    /// Writes the structure of a heap of `heap_bytes` from [`HEAP`] on (the part that all
+    /// collectors share, then `fields`) and `Universe::_collectedHeap`, which points to it; returns
     /// its address.
     pub fn write_collected_heap(
         &mut self,
         heap_type: &'static str,
         fields: &[(&'static str, u64)],
-        bytes: u64,
+        heap_bytes: u64,
     ) -> u64 {
-        let common_bytes = self.tables.size_of("CollectedHeap") + self.tables.size_of("MemRegion");
-        // They were declared from offset 0 on, and are moved after the shared part.
+        let common_bytes = self.tables.size_of("CollectedHeap");
+        // They were declared as if the shared part were empty, and are moved behind it.
         for (field, _) in fields {
             let offset = self.tables.offset(heap_type, field);
             self.tables.declare_field(heap_type, field, common_bytes + offset);
@@ -101,7 +105,7 @@ impl Writer {
         let heap = self.allocate_structure(common_bytes + self.tables.size_of(heap_type));
         self.write_fields(heap, heap_type, fields);
         let region = heap + self.tables.offset("CollectedHeap", "_reserved");
-        self.write_fields(region, "MemRegion", &[("_start", HEAP), ("_word_size", bytes / 8)]);
+        self.write_fields(region, "MemRegion", &[("_start", HEAP), ("_word_size", heap_bytes / 8)]);
         self.write_static("Universe", "_collectedHeap", heap);
         heap
     }
