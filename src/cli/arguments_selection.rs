@@ -1,21 +1,21 @@
-//! The flags that select processes, shared by all subcommands on several processes.
+//! The flags of `top` and `export` that select processes.
 
 use clap::Args;
 use strandline_survey::select::SelectionRequest;
 
-/// Which processes.
+/// The processes that a subcommand is about.
 #[derive(Args, Debug)]
 pub struct ProcessSelection {
-    /// Processes, by their ids
+    /// Processes with these ids; separated by commas or spaces
     #[arg(long, value_name = "PID", num_args = 1.., value_delimiter = ',', value_parser = clap::value_parser!(i32).range(1..))]
     pub pid: Vec<i32>,
-    /// Processes whose name, or whose executable's, this expression matches; may be repeated
+    /// Processes whose name or executable's file name contains a match of this regular expression; may be repeated
     #[arg(long, value_name = "REGEX")]
     pub name: Vec<String>,
-    /// Processes in this control group and those below it; may be repeated
+    /// Processes in this control group and those below it, by its path below /sys/fs/cgroup or as in /proc/PID/cgroup; may be repeated
     #[arg(long, value_name = "PATH")]
     pub cgroup: Vec<String>,
-    /// Processes of this unit of systemd; may be repeated
+    /// Processes of this systemd unit (`.service` may be left out); may be repeated
     #[arg(long, value_name = "NAME")]
     pub unit: Vec<String>,
     /// Processes of Kubernetes pods: those whose control group has a pod's id in its path
@@ -27,7 +27,7 @@ pub struct ProcessSelection {
 }
 
 impl ProcessSelection {
-    /// Whether no process is selected.
+    /// Whether none of the flags that select is given.
     pub fn is_empty(&self) -> bool {
         !self.pods
             && self.pid.is_empty()
@@ -36,7 +36,7 @@ impl ProcessSelection {
             && self.unit.is_empty()
     }
 
-    /// The selection, or all processes.
+    /// The request for these processes, or with `selects_all` for all.
     pub fn selection(&self, selects_all: bool) -> SelectionRequest {
         SelectionRequest {
             pids: self.pid.clone(),
