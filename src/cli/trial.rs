@@ -176,7 +176,7 @@ impl RunningTrial<'_> {
         // A run reused from an earlier lab took no time now, and a server takes longer than its
         // load.
         self.confirm(tries.len(), elapsed.max(run_time))?;
-        let rounds = self.rounds(lab, BASELINE, &tries, observation.settled_at)?;
+        let rounds = self.rounds(lab, BASELINE, &tries, observation.settled_source)?;
         let mut trial = Trial {
             command: self.base.command.clone(),
             program: tries::program_path(&self.base.command),
@@ -197,7 +197,8 @@ impl RunningTrial<'_> {
         if !pairs.is_empty() {
             // The machine may have drifted: compare pairs with runs without settings in their own
             // rounds.
-            let pair_rounds = self.rounds(lab, "baseline of pairs", &pairs, trial.observation.settled_at)?;
+            let pair_rounds =
+                self.rounds(lab, "baseline of pairs", &pairs, trial.observation.settled_source)?;
             trial.tried.extend(with_results(pairs, pair_rounds.results));
             trial.runs_with_leftovers += pair_rounds.runs_with_leftovers;
             trial.baseline_failures += pair_rounds.baseline_failures;

@@ -2,19 +2,20 @@
 //! page.
 //!
 //! The first two levels reject most words that only look like addresses. A page is 4 KiB if the
-//! tables then take at most one byte per block plus 64 MiB; if blocks are sparse, it is larger.
-//! Tables take at most 36 bytes per block, plus 257 MiB for the levels above.
+//! tables then take at most one byte per block plus 64 MiB; if blocks are sparse, it is larger. The
+//! third level takes at most 36 bytes per block, or one byte per block plus 64 MiB if that is more;
+//! the levels above at most 257 MiB.
 
 use strandline_process::range::AddressRange;
 
-use crate::arrays::{NONE, Refused, array, reserved};
+use crate::arrays::{NONE, Refused, array, push, reserved};
 
 /// Number of bits of an address below the first level.
 const TOP_SHIFT: u32 = 30;
 /// Number of bits of an address below the second level: within a range.
 const RANGE_SHIFT: u32 = 22;
-/// Number of ranges in one entry of the first level.
-const RANGES: usize = 1 << (TOP_SHIFT - RANGE_SHIFT);
+/// Number of ranges in one entry of the first level, and entries in a second-level table.
+const RANGES_PER_TABLE: usize = 1 << (TOP_SHIFT - RANGE_SHIFT);
 /// Minimum number of bits of an address within a page.
 const MIN_PAGE_SHIFT: u32 = 12;
 /// Maximum number of bits of an address within a page: 16 bits distinguish the granules of such a
@@ -50,18 +51,20 @@ pub struct Directory {
     first_top: u64,
     /// First level: index of a second-level table.
     level1: Vec<u32>,
-    /// Second level, [`RANGES`] entries per table: index of a third-level table, or [`COVERED`].
+    /// Second level, [`RANGES_PER_TABLE`] entries per table: index of a third-level table, or
+    /// [`COVERED`].
     level2: Vec<u32>,
     /// Third level: number of blocks that begin before each page of a range, and before its end.
     level3: Vec<u32>,
     /// Number of bits of an address within a page.
     page_shift: u32,
-    /// Blocks that extend into ranges in which no block begins.
+    /// Blocks that extend beyond the range that they begin in.
     pub covering: Vec<u32>,
 }
 
 impl Directory {
-    /// Builds the tables from the addresses of blocks, in address order.
+    /// Builds the tables from the addresses of blocks, which are not empty, disjoint and in address
+    /// order; `count` is their number.
     ///
     /// # Errors
     /// [`Refused::NoMemory`].
@@ -122,12 +125,14 @@ impl Directory {
             self.level3.resize((page + 1).max(self.level3.len()), block);
             let mut is_covering = false;
             for covered in range + 1..=(end - 1) >> RANGE_SHIFT {
+                // Below COVERED: each of these blocks is the last one that begins in its range, and
+                // the addresses below 2^48 are 2^26 ranges.
                 let number = self.covering.len() as u32;
                 *self.range_entry(covered)? = COVERED | number;
                 is_covering = true;
             }
             if is_covering {
-                self.covering.push(block);
+                push(&mut self.covering, block, RANGES_PER_TABLE)?;
             }
             block += 1;
         }
@@ -143,25 +148,28 @@ impl Directory {
 
     /// The second-level entry of a range; creates its table if needed.
     fn range_entry(&mut self, range: u64) -> Result<&mut u32, Refused> {
-        let refused = Refused::NoMemory((RANGES * size_of::<u32>()) as u64);
+        let refused = Refused::NoMemory(((self.level2.len() + RANGES_PER_TABLE) * size_of::<u32>()) as u64);
         let index = (range >> (TOP_SHIFT - RANGE_SHIFT)).wrapping_sub(self.first_top);
-        let top = self.level1.get_mut(index as usize).ok_or(refused)?;
-        if *top == NONE {
-            *top = (self.level2.len() / RANGES) as u32;
-            self.level2.try_reserve(RANGES).map_err(|_| refused)?;
-            self.level2.resize(self.level2.len() + RANGES, NONE);
+        // Only blocks out of address order, a misuse, are outside of the first level.
+        let table = self.level1.get_mut(index as usize).ok_or(refused)?;
+        if *table == NONE {
+            self.level2.try_reserve(RANGES_PER_TABLE).map_err(|_| refused)?;
+            *table = (self.level2.len() / RANGES_PER_TABLE) as u32;
+            self.level2.resize(self.level2.len() + RANGES_PER_TABLE, NONE);
         }
-        self.level2.get_mut(*top as usize * RANGES + range as usize % RANGES).ok_or(refused)
+        let range_index = *table as usize * RANGES_PER_TABLE + range as usize % RANGES_PER_TABLE;
+        self.level2.get_mut(range_index).ok_or(refused)
     }
 
     /// Where to find the block that contains an address.
     #[inline]
     pub fn candidates(&self, address: u64) -> Candidates {
-        let top = (address >> TOP_SHIFT).wrapping_sub(self.first_top);
-        let Some(&top) = self.level1.get(top as usize) else { return Candidates::Nothing };
+        let index = (address >> TOP_SHIFT).wrapping_sub(self.first_top);
+        let Some(&table) = self.level1.get(index as usize) else { return Candidates::Nothing };
         // NONE is an index past all tables.
-        let range = top as usize * RANGES + (address >> RANGE_SHIFT) as usize % RANGES;
-        let entry = self.level2.get(range).copied().unwrap_or(NONE);
+        let range_index =
+            table as usize * RANGES_PER_TABLE + (address >> RANGE_SHIFT) as usize % RANGES_PER_TABLE;
+        let entry = self.level2.get(range_index).copied().unwrap_or(NONE);
         if entry >= COVERED {
             return if entry == NONE { Candidates::Nothing } else { Candidates::Covering(entry & !COVERED) };
         }

@@ -77,7 +77,7 @@ pub struct Kernel {
     /// Proportional set size: each page divided by the number of processes that map it. Read during
     /// the stop or right after it; `None` if it cannot be read.
     pub pss_bytes: Option<u64>,
-    /// The parts of `pss_bytes` by kind of page; unknown before Linux 5.4.
+    /// The parts of `pss_bytes` by kind of page; unknown before Linux 5.3.
     #[serde(default)]
     pub pss_parts: Option<PssParts>,
     /// Resident anonymous bytes.

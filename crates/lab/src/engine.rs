@@ -1,6 +1,6 @@
-//! Runs each subject once in every round, in an order drawn anew for each round, so that drift
-//! (temperature, neighbours, caches) affects all subjects equally and figures of one round can be
-//! compared as pairs.
+//! Runs each subject once in every round that it takes part in, in an order drawn anew for each
+//! round, so that drift (temperature, neighbours, caches) affects all subjects equally and figures
+//! of one round can be compared as pairs.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -16,6 +16,9 @@ use super::remote_engine;
 /// Multiplier that spreads the numbers of rounds over all bits of a seed: 2^64 divided by the
 /// golden ratio, as in Fibonacci hashing.
 const SEED_FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// An impossible state: no thread of the lab panics.
+const THREAD_PANICKED: &str = "a thread panicked";
 
 /// The subjects of a lab, and how often they run.
 #[derive(Clone, Debug)]
@@ -48,11 +51,12 @@ pub enum AfterRun {
 pub struct Progress {
     /// Finished runs, warm-ups included.
     pub finished_runs: usize,
-    /// Upper bound of the number of runs.
+    /// Upper bound of the number of runs; those of dropped subjects stay in it.
     pub max_runs: usize,
     /// The subject whose run ended last.
     pub subject: usize,
-    /// Estimated time for the remaining runs.
+    /// Estimated time for the remaining runs; `None` as long as all finished ones are from the
+    /// journal.
     pub remaining: Option<Duration>,
     /// Rounds under way, if other machines run rounds.
     pub tasks: Option<TaskCounts>,
@@ -71,7 +75,8 @@ pub struct Results {
 pub trait Judge {
     /// Called after each run; `round` is `None` if the run does not count.
     fn run_ended(&mut self, subject: usize, round: Option<u32>, outcome: &Outcome) -> AfterRun;
-    /// Called with the progress.
+    /// Called when runs have ended or were found in the journal, and when the state of rounds on
+    /// other machines is known.
     fn progress(&mut self, progress: &Progress);
     /// Whether the rounds so far suffice.
     fn has_enough_rounds(&mut self, results: &Results) -> bool;
@@ -86,7 +91,7 @@ pub(super) struct ScheduledRun {
     pub(super) round: u32,
 }
 
-/// Runs `plan` on `executors`, one run on each at a time.
+/// Runs `plan` on `executors`, at least one, with one run on each at a time.
 ///
 /// # Errors
 /// [`StopReason`]; the finished runs are in the journal.
@@ -112,6 +117,7 @@ pub fn run_plan(
         started_at: Instant::now(),
         new_runs: 0,
     };
+    // A lab with remote rounds has one executor: the others would have nothing to run.
     if let [executor] = &mut *executors
         && let Some(remote) = executor.remote()
     {
@@ -193,10 +199,14 @@ impl<'a> Lab<'a> {
         turns: &[ScheduledRun],
         executors: &mut [Box<dyn Executor>],
     ) -> Result<(), StopReason> {
-        let turns: Vec<ScheduledRun> =
-            turns.iter().copied().filter(|turn| !self.take_from_journal(*turn)).collect();
+        let mut missing_turns = Vec::new();
+        for &turn in turns {
+            if !self.take_from_journal(turn) {
+                missing_turns.push(turn);
+            }
+        }
         if let [executor] = executors {
-            for turn in turns {
+            for turn in missing_turns {
                 if let Some(DueRun { subject, folder, .. }) = self.due_run(turn) {
                     let outcome = executor.run(subject, &folder)?;
                     self.store_run(turn, outcome)?;
@@ -204,10 +214,11 @@ impl<'a> Lab<'a> {
             }
             return Ok(());
         }
-        self.run_concurrently(&turns, executors)
+        self.run_concurrently(&missing_turns, executors)
     }
 
-    /// Runs turns concurrently: each executor takes the next turn.
+    /// Runs turns concurrently: each executor takes the next turn. After a failure of one no
+    /// further turn is taken.
     fn run_concurrently(
         &mut self,
         turns: &[ScheduledRun],
@@ -218,20 +229,25 @@ impl<'a> Lab<'a> {
             let run_turns = |executor: &mut Box<dyn Executor>| -> Result<(), StopReason> {
                 loop {
                     let due_run = {
-                        let mut shared = shared.lock().map_err(|_| internal_error())?;
+                        let mut shared = shared.lock().map_err(|_| internal_error(THREAD_PANICKED))?;
                         let SharedRound { lab, turns } = &mut *shared;
                         turns.find_map(|&turn| lab.due_run(turn))
                     };
                     let Some(DueRun { turn, subject, folder }) = due_run else { return Ok(()) };
-                    let outcome = executor.run(subject, &folder)?;
-                    shared.lock().map_err(|_| internal_error())?.lab.store_run(turn, outcome)?;
+                    let run = executor.run(subject, &folder);
+                    let mut shared = shared.lock().map_err(|_| internal_error(THREAD_PANICKED))?;
+                    let stored = run.and_then(|outcome| shared.lab.store_run(turn, outcome));
+                    if stored.is_err() {
+                        shared.turns = [].iter();
+                        return stored;
+                    }
                 }
             };
             let start =
                 |executor| std::thread::Builder::new().spawn_scoped(scope, move || run_turns(executor));
             let workers: Vec<_> = executors.iter_mut().map(start).collect();
             let finish = |worker: std::io::Result<ScopedJoinHandle<'_, _>>| match worker {
-                Ok(worker) => worker.join().unwrap_or_else(|_| Err(internal_error())),
+                Ok(worker) => worker.join().unwrap_or_else(|_| Err(internal_error(THREAD_PANICKED))),
                 Err(error) => Err(StopReason::Failed(format!("no thread can be started: {error}"))),
             };
             workers.into_iter().map(finish).collect()
@@ -265,7 +281,8 @@ impl<'a> Lab<'a> {
 
     /// Stores a finished run in the journal and has it judged.
     fn store_run(&mut self, turn: ScheduledRun, outcome: Outcome) -> Result<(), StopReason> {
-        let subject = self.plan.subjects.get(turn.subject).ok_or_else(internal_error)?;
+        let subject = self.plan.subjects.get(turn.subject);
+        let subject = subject.ok_or_else(|| internal_error("a turn has no subject"))?;
         self.journal.keep(&subject.name, turn.round, &outcome).map_err(StopReason::Failed)?;
         self.new_runs += 1;
         self.judge_run(turn, outcome);
@@ -305,7 +322,103 @@ impl<'a> Lab<'a> {
     }
 }
 
-/// The error of a lab in an impossible state: a thread that panicked, an index without a subject.
-pub(super) fn internal_error() -> StopReason {
-    StopReason::Failed("an internal error stopped the lab; please report this".to_owned())
+/// The error of a lab in the impossible state `what`.
+fn internal_error(what: &str) -> StopReason {
+    StopReason::Failed(format!("an internal error stopped the lab: {what}; please report this"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use super::*;
+    use crate::executor::{Job, OutputFiles};
+    use crate::journal::JournalOptions;
+
+    thread_local! {
+        /// Dropped at the end of its thread.
+        static UNTIL_THREAD_ENDS: RefCell<Option<Sender<()>>> = const { RefCell::new(None) };
+    }
+
+    /// An executor that runs nothing.
+    enum TestExecutor {
+        /// Fails, and drops the sender as its thread ends.
+        Fails(Option<Sender<()>>),
+        /// Counts its runs, each of which lasts until the sender was dropped.
+        Waits(Receiver<()>, Arc<AtomicU32>),
+    }
+
+    impl Executor for TestExecutor {
+        fn start(&mut self, _: &Subject, _: &Path) -> Result<Job, StopReason> {
+            match self {
+                Self::Fails(sender) => {
+                    UNTIL_THREAD_ENDS.set(sender.take());
+                    return Err(StopReason::Failed("lost".to_owned()));
+                }
+                Self::Waits(receiver, runs) => {
+                    assert!(receiver.recv().is_err());
+                    runs.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            Ok(0)
+        }
+
+        fn wait(&mut self, _: Job, _: Option<Duration>) -> Result<Option<Outcome>, StopReason> {
+            Ok(Some(Outcome::not_started(String::new())))
+        }
+
+        fn stop(&mut self, _: Job, _: Duration) -> Result<(), StopReason> {
+            Ok(())
+        }
+
+        fn pid(&mut self, _: Job) -> Result<Option<i32>, StopReason> {
+            Ok(None)
+        }
+
+        fn output(&self, _: Job) -> Option<OutputFiles> {
+            None
+        }
+
+        fn no_counters_reason(&self) -> Option<String> {
+            None
+        }
+    }
+
+    struct TestJudge;
+
+    impl Judge for TestJudge {
+        fn run_ended(&mut self, _: usize, _: Option<u32>, _: &Outcome) -> AfterRun {
+            AfterRun::Continue
+        }
+
+        fn progress(&mut self, _: &Progress) {}
+
+        fn has_enough_rounds(&mut self, _: &Results) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn no_turn_is_taken_after_a_failure() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = JournalOptions { folder: Some(folder.path().join("lab")), is_fresh: false };
+        let mut journal = Journal::open("compare", &"x", &options).unwrap();
+        let subject = |number: u32| Subject { name: number.to_string(), ..Subject::default() };
+        let subjects = (0..9).map(subject).collect();
+        let plan = Plan { subjects, warm_up: 0, min_rounds: 1, max_rounds: 1, seed: 1 };
+        let (sender, receiver) = channel();
+        let runs = Arc::new(AtomicU32::new(0));
+        let mut executors: Vec<Box<dyn Executor>> = vec![
+            Box::new(TestExecutor::Fails(Some(sender))),
+            Box::new(TestExecutor::Waits(receiver, runs.clone())),
+        ];
+        let result = run_plan(&plan, &mut executors, &mut journal, &mut TestJudge);
+        assert_eq!(result.unwrap_err(), StopReason::Failed("lost".to_owned()));
+        let runs = runs.load(Ordering::Relaxed);
+        assert!(runs <= 1, "{runs} runs, of which all but one began after the failure");
+    }
 }

@@ -80,7 +80,7 @@ pub struct Counts {
     pub rss_bytes: u64,
     /// Pss: resident bytes, with shared pages divided by the number of sharers.
     pub pss_bytes: u64,
-    /// Pss_Anon: the anonymous part of Pss. The parts are only in smaps_rollup (Linux 5.4 and
+    /// Pss_Anon: the anonymous part of Pss. The parts are only in smaps_rollup (Linux 5.3 and
     /// later): see [`Counts::has_pss_parts`].
     pub pss_anonymous_bytes: u64,
     /// Pss_File: the file part.
@@ -156,7 +156,7 @@ impl Counts {
         self.private_clean_bytes.saturating_add(self.private_dirty_bytes)
     }
 
-    /// Whether the parts of Pss are known: kernels before 5.4, and smaps itself, print none, and
+    /// Whether the parts of Pss are known: kernels before 5.3, and smaps itself, print none, and
     /// then all three are 0.
     pub fn has_pss_parts(&self) -> bool {
         let parts = [self.pss_anonymous_bytes, self.pss_file_bytes, self.pss_shmem_bytes];

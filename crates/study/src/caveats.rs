@@ -32,29 +32,30 @@ pub fn caveats(
         let text = "times are of recorded runs, without the time that ledgers took".to_owned();
         caveats.push(LabCaveat { code: "recorded", text });
     }
-    // A name within another also counts: a superfluous caveat does less harm than a missing one.
-    let is_shown = |name: &str| {
-        let study = &matrix.study;
-        let claimed = study.claims.iter().map(|claim| &claim.holds.value);
-        let mut expressions = claimed.chain(study.derived.iter().map(|derived| &derived.expression.value));
-        expressions.any(|expression| expression.contains(name))
-            || format!("{:?} {:?}", study.tables, study.plots).contains(name)
-    };
-    let cachegrind_names = subjects_by_cachegrind(matrix);
-    let are_all_counted = !cachegrind_names.is_empty() && cachegrind_names.len() == matrix.subjects.len();
-    if !cachegrind_names.is_empty() {
-        let text = cachegrind_text(&cachegrind_names, are_all_counted);
+    let no_counters_reason = lab.executors.first().and_then(|executor| executor.no_counters_reason());
+    caveats.extend(counter_caveats(matrix, no_counters_reason));
+    caveats.extend(lab.caveats());
+    caveats
+}
+
+/// Caveats on instructions and cycles. `no_counters_reason` says why the processor counts none.
+fn counter_caveats(matrix: &Matrix, no_counters_reason: Option<String>) -> Vec<LabCaveat> {
+    let mut caveats = Vec::new();
+    let cachegrind_subjects = subjects_by_cachegrind(matrix);
+    let are_all_counted =
+        !cachegrind_subjects.is_empty() && cachegrind_subjects.len() == matrix.subjects.len();
+    let shows_cycles = matrix.study.mentions("cycles");
+    if !cachegrind_subjects.is_empty() {
+        let text = cachegrind_text(&cachegrind_subjects, are_all_counted, shows_cycles);
         caveats.push(LabCaveat { code: "instructions_by_cachegrind", text });
     }
-    if is_shown("instructions")
-        && !are_all_counted
-        && let Some(why) = lab.executors.first().and_then(|executor| executor.no_counters_reason())
-    {
-        let scope = if cachegrind_names.is_empty() { "" } else { " of other subjects" };
+    let lacks_instructions = matrix.study.mentions("instructions") && !are_all_counted;
+    let lacks_cycles = shows_cycles && cachegrind_subjects.is_empty();
+    if let Some(why) = no_counters_reason.filter(|_| lacks_instructions || lacks_cycles) {
+        let scope = if cachegrind_subjects.is_empty() { "" } else { " of other subjects" };
         let text = format!("instructions and cycles{scope} are not counted: {why}");
         caveats.push(LabCaveat { code: "no_counters", text });
     }
-    caveats.extend(lab.caveats());
     caveats
 }
 
@@ -95,7 +96,8 @@ fn run_caveats(cells: &CheckedCells, subjects: &[cell::Subject], judge: &StudyJu
     caveats
 }
 
-/// Sentences on failed runs; `under` says in which tool they ran.
+/// Sentences on failed runs; `under` names the tool that they ran in, with a leading space; empty
+/// for none.
 fn failed_run_texts(failures: &Failures, under: &str, subjects: &[cell::Subject]) -> Vec<String> {
     let text = |(&index, CellFailures { count, last_outcome }): (&usize, &CellFailures)| {
         let name = subjects.get(index).map_or("a cell", |subject| subject.name.as_str());
@@ -111,30 +113,92 @@ fn failed_run_texts(failures: &Failures, under: &str, subjects: &[cell::Subject]
     texts
 }
 
-/// Names of the subjects whose instructions cachegrind counts.
-fn subjects_by_cachegrind(matrix: &Matrix) -> Vec<&str> {
-    let counts_instructions = |subject: &&Subject| matrix.study.counts_instructions(subject);
-    matrix.subjects.iter().filter(counts_instructions).map(|subject| subject.name.as_str()).collect()
+/// The subjects whose instructions cachegrind counts.
+fn subjects_by_cachegrind(matrix: &Matrix) -> Vec<&Subject> {
+    matrix.subjects.iter().filter(|subject| matrix.study.counts_instructions(subject)).collect()
 }
 
-/// The caveat on subjects whose instructions cachegrind counts.
-fn cachegrind_text(names: &[&str], are_all_counted: bool) -> String {
+/// The caveat on `subjects`, whose instructions cachegrind counts.
+fn cachegrind_text(subjects: &[&Subject], are_all_counted: bool, shows_cycles: bool) -> String {
     let (counted_subjects, exclusion) = if are_all_counted {
         (String::new(), "")
     } else {
+        let names: Vec<&str> = subjects.iter().map(|subject| subject.name.as_str()).collect();
         let exclusion = "; the processor's counts of other subjects differ from these and are excluded";
         (format!(" of {}", names.join(", ")), exclusion)
     };
+    let rounds = subjects.iter().map(|subject| subject.repeats.unwrap_or(1).min(CACHEGRIND_ROUNDS)).max();
+    let runs = counted(u64::from(rounds.unwrap_or(0)), "additional run");
+    let cycles = if shows_cycles { "; cycles are not reported" } else { "" };
     format!(
         "instructions{counted_subjects} are counted by valgrind's cachegrind, \
-         in {CACHEGRIND_ROUNDS} additional runs of each{exclusion}"
+         in up to {runs} of each cell{exclusion}{cycles}"
     )
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
     use super::*;
+    use crate::file::Study;
     use strandline_lab::cell::Outcome;
+
+    /// Code and text of each caveat on the counters of a study with the subjects `a`, of one run,
+    /// and `b`, of seven; cachegrind counts those in `counted`.
+    fn counter_texts(counted: &[&str], columns: &str, why: Option<&str>) -> Vec<(&'static str, String)> {
+        let mut text = "title = 't'\n".to_owned();
+        for (name, repeats) in [("a", 1), ("b", 7)] {
+            text += &format!("[[subject]]\nname = '{name}'\ncommand = 'true'\nrepeats = {repeats}\n");
+            if counted.contains(&name) {
+                text += "measure = { instructions = 'cachegrind' }\n";
+            }
+        }
+        text += &format!("[[table]]\ntitle = 't'\nrows = 'subject'\ncolumns = {columns}\n");
+        let study = Study::parse(Path::new("/nowhere/x/study.toml"), &text).unwrap();
+        let caveats = counter_caveats(&Matrix::full(Arc::new(study)), why.map(str::to_owned));
+        caveats.into_iter().map(|caveat| (caveat.code, caveat.text)).collect()
+    }
+
+    #[test]
+    fn missing_counters_are_a_caveat_on_what_is_shown() {
+        let none = |columns| counter_texts(&[], columns, Some("why"));
+        let missing = [("no_counters", "instructions and cycles are not counted: why".to_owned())];
+        assert_eq!(none("['instructions']"), missing);
+        assert_eq!(none("['wall_seconds', 'cycles']"), missing);
+        assert_eq!(none("['wall_seconds']"), []);
+        assert_eq!(counter_texts(&[], "['instructions', 'cycles']", None), []);
+        let some = counter_texts(&["a"], "['instructions']", Some("why"));
+        assert_eq!(some[1].1, "instructions and cycles of other subjects are not counted: why");
+        assert_eq!(counter_texts(&["a"], "['cycles']", Some("why")).len(), 1);
+        assert_eq!(counter_texts(&["a", "b"], "['instructions']", Some("why")).len(), 1);
+    }
+
+    #[test]
+    fn cachegrinds_runs_are_those_of_the_counted_subjects() {
+        let text = |counted: &[&str], columns| {
+            let mut caveats = counter_texts(counted, columns, None);
+            assert_eq!(caveats.len(), 1, "{caveats:?}");
+            caveats.remove(0)
+        };
+        let code = "instructions_by_cachegrind";
+        let by_cachegrind = "are counted by valgrind's cachegrind, in up to";
+        let excluded = "the processor's counts of other subjects differ from these and are excluded";
+        assert_eq!(
+            text(&["a"], "['instructions']"),
+            (code, format!("instructions of a {by_cachegrind} 1 additional run of each cell; {excluded}"))
+        );
+        assert_eq!(
+            text(&["a", "b"], "['instructions', 'cycles']"),
+            (
+                code,
+                format!(
+                    "instructions {by_cachegrind} 3 additional runs of each cell; cycles are not reported"
+                )
+            )
+        );
+    }
 
     #[test]
     fn failed_runs_are_counted_in_words() {

@@ -437,6 +437,20 @@ impl Study {
         self.measure_of(subject).cachegrind
     }
 
+    /// Whether a claim, a derived metric, a table or a plot reads `metric`. A metric with a longer
+    /// name that contains this one also counts: a superfluous caveat does less harm than a missing
+    /// one.
+    pub fn mentions(&self, metric: &str) -> bool {
+        let claimed = self.claims.iter().map(|claim| &claim.holds.value);
+        let derived = self.derived.iter().map(|derived| &derived.expression.value);
+        let tabled = self.tables.iter().flat_map(|table| {
+            table.rows.metrics().iter().chain(table.columns.metrics()).chain(&table.metric)
+        });
+        let plotted = self.plots.iter().flat_map(|plot| plot.x.metrics().iter().chain(&plot.y));
+        let mut texts = claimed.chain(derived).chain(tabled).chain(plotted);
+        texts.any(|text| text.contains(metric))
+    }
+
     /// The axis with this name.
     pub fn axis(&self, name: &str) -> Option<&Axis> {
         self.axes.iter().find(|axis| axis.name == name)

@@ -13,6 +13,10 @@ use super::{check, read};
 /// PROC_USER_INIT_INO, PROC_PID_INIT_INO).
 const INITIAL_NAMESPACES: [(&str, &str); 2] = [("user", "user:[4026531837]"), ("pid", "pid:[4026531836]")];
 
+/// Advice where Yama lets no process trace.
+pub(super) const SCOPE_3_ADVICE: &str =
+    "scope 3 cannot be lowered again: set kernel.yama.ptrace_scope and reboot";
+
 /// The setting of Yama; `None` where the kernel has no Yama.
 pub(super) fn ptrace_scope_setting() -> Option<String> {
     read("/proc/sys/kernel/yama/ptrace_scope")
@@ -39,7 +43,7 @@ pub(super) fn ptrace_scope() -> Check {
     let (status, finding) = scope_status(scope.as_deref(), rights.has(SYS_PTRACE));
     let impact = "only descendants of strandline, or no processes at all, can be read";
     let fix = match scope.as_deref() {
-        Some("3") => "scope 3 cannot be lowered again: set kernel.yama.ptrace_scope and reboot".to_owned(),
+        Some("3") => SCOPE_3_ADVICE.to_owned(),
         _ if rights.user == 0 => more_rights(&rights),
         _ => more_rights(&rights) + ", or `sysctl kernel.yama.ptrace_scope=0`",
     };

@@ -34,7 +34,7 @@ pub(super) struct ProcessCounts {
 }
 
 impl ProcessCounts {
-    /// Its share of anonymous pages; `None` if it was not read, or before Linux 5.4, where the
+    /// Its share of anonymous pages; `None` if it was not read, or before Linux 5.3, where the
     /// kernel reports no share of these alone.
     pub fn anonymous_share_bytes(&self) -> Option<u64> {
         self.shares.filter(Counts::has_pss_parts).map(|counts| counts.pss_anonymous_bytes)

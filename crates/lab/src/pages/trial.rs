@@ -73,7 +73,7 @@ pub fn document(trial: &Trial) -> Document {
         runs: trial.rounds,
         command: trial.command.clone(),
         mode: if trial.is_server { "server" } else { "batch" },
-        settled_at: trial.observation.settled_at,
+        settled_at: trial.observation.settled_source,
         goal: trial.goal,
         baseline,
         candidates: candidates.collect(),
@@ -321,7 +321,7 @@ fn results_section(trial: &Trial) -> Section {
 /// Describes which memory counts as settled, and when.
 fn settled_in_words(trial: &Trial) -> String {
     let process = trial.observation.name().map_or("the largest process".to_owned(), |name| clean(&name));
-    match trial.observation.settled_at {
+    match trial.observation.settled_source {
         SettledSource::Load if trial.observation.processes > 1 => {
             "settled: resident memory of its processes after the load, what they share counted once"
                 .to_owned()

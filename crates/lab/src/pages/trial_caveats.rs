@@ -40,7 +40,7 @@ pub fn caveats(trial: &Trial) -> Vec<LabCaveat> {
         );
         caveats.push(LabCaveat::new("held_no_level", text));
     }
-    if trial.observation.settled_at == SettledSource::Sample {
+    if trial.observation.settled_source == SettledSource::Sample {
         let text = "no ledger could be taken as its processes ended: `settled` is the last sample, and which allocator \
                     was mapped is not known";
         caveats.push(LabCaveat::new("settled_by_sample", text));

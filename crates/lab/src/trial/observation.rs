@@ -1,7 +1,7 @@
 //! Result of one run of a trial: its figures, and what was actually mapped.
 //!
-//! The recording of a batch run and the ledgers of a server both give an [`Observation`]. If no
-//! ledger could be taken, the last sample is used instead, and `settled_at` records that.
+//! The recording of a batch run and the ledgers of a server both give an [`Observation`]. Without a
+//! ledger at its end, the last sample stands for it; [`Observation::settled_source`] records that.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -100,10 +100,12 @@ pub struct Observation {
     pub runtimes: Vec<MappedRuntime>,
     /// The release of glibc, if its malloc is mapped.
     pub glibc: Option<String>,
-    /// The bytes in transparent huge pages, of all processes of a server.
+    /// The bytes in transparent huge pages: of the largest process of a batch run at its end, of
+    /// all processes of a server.
     pub huge_bytes: Option<u64>,
-    /// Source of `settled_bytes`.
-    pub settled_at: SettledSource,
+    /// Source of `settled_bytes`; without meaning if that is unknown.
+    #[serde(rename = "settled_at")]
+    pub settled_source: SettledSource,
     /// The time of the level, or of the top, if it is from one.
     #[serde(default)]
     pub settled_seconds: Option<SecondsRange>,
@@ -129,7 +131,7 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Parses /proc/PID/smaps_rollup; `None` if a figure is missing (Linux 5.3 and older).
+    /// Parses /proc/PID/smaps_rollup; `None` if a figure is missing (Linux 5.2 and older).
     pub fn read(text: &str) -> Option<Self> {
         let bytes = |name: &str| -> Option<u64> {
             let line = text.lines().find_map(|line| line.strip_prefix(name))?;
@@ -143,7 +145,7 @@ impl Shares {
 #[derive(Debug)]
 pub struct ServerLedger {
     /// The ledger.
-    pub explain: Explanation,
+    pub explanation: Explanation,
     /// Its shares of pages; `None` if unknown.
     pub shares: Option<Shares>,
 }
@@ -164,7 +166,7 @@ struct RecordedProcess {
 /// The ledger of a process at its end.
 #[derive(Debug)]
 struct ExitLedger {
-    explain: Box<Explanation>,
+    explanation: Box<Explanation>,
     /// When the process was stopped for it.
     at_us: u64,
 }
@@ -178,7 +180,8 @@ impl RecordedProcess {
                 let high_water_bytes = kernel.high_water_bytes.unwrap_or(kernel.rss_bytes);
                 self.update_high_water(high_water_bytes.max(kernel.rss_bytes) / 1024);
                 if ledger.moment == Moment::Exit {
-                    self.exit = Some(ExitLedger { explain: Box::new(ledger.explain), at_us: ledger.at_us });
+                    let explanation = Box::new(ledger.explain);
+                    self.exit = Some(ExitLedger { explanation, at_us: ledger.at_us });
                 }
             }
             Record::Mark(mark) => {
@@ -210,8 +213,16 @@ impl Observation {
         let mut observation =
             Self { wall_seconds, minor_faults, peak_bytes: high_water_bytes, ..Self::default() };
         let Some(recording) = &outcome.recording else { return observation };
-        // A recorder that was killed before it wrote leaves none: the figures stay unknown.
-        let Ok(mut reader) = Reader::open(recording) else { return observation };
+        let mut reader = match Reader::open(recording) {
+            Ok(reader) => reader,
+            Err(error) => {
+                // The end of a run that failed tells more.
+                if outcome.end.is_success() && !is_unwritten(recording) {
+                    observation.failure = Some(unreadable_recording(&error));
+                }
+                return observation;
+            }
+        };
         // The reader bounds what it reads; this loop keeps a bounded amount for each process.
         let mut processes: BTreeMap<u32, RecordedProcess> = BTreeMap::new();
         // A disk that was full for a time leaves a gap; a killed recorder writes no end.
@@ -221,7 +232,7 @@ impl Observation {
                 Ok(Some(record)) => record,
                 Ok(None) => break,
                 Err(error) => {
-                    observation.failure = Some(format!("its recording cannot be read: {error}"));
+                    observation.failure = Some(unreadable_recording(&error));
                     return observation;
                 }
             };
@@ -260,17 +271,17 @@ impl Observation {
             |a: RecordedProcess, b: RecordedProcess| if a.high_water_kib >= b.high_water_kib { a } else { b };
         let Some(mut process) = processes.into_values().reduce(larger) else { return };
         let bytes = |kib: u64| kib.saturating_mul(1024);
-        let exit_rss_bytes = process.exit.as_ref().map(|exit| exit.explain.kernel.rss_bytes);
-        if let Some(ExitLedger { explain, at_us }) = &process.exit {
-            self.take_mapped(explain);
+        let exit_rss_bytes = process.exit.as_ref().map(|exit| exit.explanation.kernel.rss_bytes);
+        if let Some(ExitLedger { explanation, at_us }) = &process.exit {
+            self.take_mapped(explanation);
             process.series.truncate(*at_us);
         }
         if let Some(kib) = process.marked_kib {
-            (self.settled_bytes, self.settled_at) = (Some(bytes(kib)), SettledSource::Mark);
+            (self.settled_bytes, self.settled_source) = (Some(bytes(kib)), SettledSource::Mark);
             return;
         }
         let Some(end_bytes) = exit_rss_bytes.or(process.series.last_kib().map(bytes)) else {
-            self.settled_at = SettledSource::Sample;
+            self.settled_source = SettledSource::Sample;
             return;
         };
         let seconds = |us: u64| us as f64 / US_PER_SECOND;
@@ -286,16 +297,16 @@ impl Observation {
                 (bytes(kib), SettledSource::Top)
             }
         };
-        (self.settled_bytes, self.settled_at) = (Some(settled_bytes), source);
+        (self.settled_bytes, self.settled_source) = (Some(settled_bytes), source);
         let has_fallen = matches!(source, SettledSource::Level | SettledSource::Top);
         self.ended_with_bytes = has_fallen.then_some(end_bytes);
     }
 
-    /// Takes executable, allocators and runtimes from a ledger.
-    pub fn take_mapped(&mut self, explain: &Explanation) {
-        self.executable.clone_from(&explain.target.executable);
-        self.huge_bytes = Some(explain.kernel.huge_bytes);
-        self.allocators = explain
+    /// Takes executable, huge pages, allocators, runtimes and glibc's version from a ledger.
+    fn take_mapped(&mut self, explanation: &Explanation) {
+        self.executable.clone_from(&explanation.target.executable);
+        self.huge_bytes = Some(explanation.kernel.huge_bytes);
+        self.allocators = explanation
             .allocators
             .iter()
             .map(|allocator| MappedAllocator {
@@ -303,7 +314,7 @@ impl Observation {
                 is_in_program: allocator.found_by.ends_with("the executable"),
             })
             .collect();
-        self.runtimes = explain
+        self.runtimes = explanation
             .runtimes
             .iter()
             .map(|Runtime { name, version, .. }| MappedRuntime {
@@ -311,7 +322,7 @@ impl Observation {
                 version: version.clone(),
             })
             .collect();
-        let glibc = explain.allocators.iter().find(|allocator| allocator.name == "glibc");
+        let glibc = explanation.allocators.iter().find(|allocator| allocator.name == "glibc");
         self.glibc = glibc.and_then(|allocator| allocator.version.clone());
     }
 
@@ -324,16 +335,16 @@ impl Observation {
     /// of any process are unknown.
     pub fn of_ledgers(ledgers: &[ServerLedger]) -> Self {
         let processes = u32::try_from(ledgers.len()).unwrap_or(u32::MAX);
-        let mut observation = Self { settled_at: SettledSource::Load, processes, ..Self::default() };
-        let kernels = || ledgers.iter().map(|ledger| &ledger.explain.kernel);
-        let Some(largest) = ledgers.iter().max_by_key(|ledger| ledger.explain.kernel.rss_bytes) else {
+        let mut observation = Self { settled_source: SettledSource::Load, processes, ..Self::default() };
+        let kernels = || ledgers.iter().map(|ledger| &ledger.explanation.kernel);
+        let Some(largest) = ledgers.iter().max_by_key(|ledger| ledger.explanation.kernel.rss_bytes) else {
             return observation;
         };
-        observation.take_mapped(&largest.explain);
+        observation.take_mapped(&largest.explanation);
         observation.huge_bytes = Some(kernels().map(|kernel| kernel.huge_bytes).fold(0, u64::saturating_add));
-        if let [ServerLedger { explain, .. }] = ledgers {
-            observation.settled_bytes = Some(explain.kernel.rss_bytes);
-            observation.peak_bytes = explain.kernel.high_water_bytes;
+        if let [ServerLedger { explanation, .. }] = ledgers {
+            observation.settled_bytes = Some(explanation.kernel.rss_bytes);
+            observation.peak_bytes = explanation.kernel.high_water_bytes;
             return observation;
         }
         let shares: Option<Vec<Shares>> = ledgers.iter().map(|ledger| ledger.shares).collect();
@@ -344,7 +355,7 @@ impl Observation {
         });
         if observation.settled_bytes.is_none() {
             observation.failure = Some(
-                "what its processes share is not known (Pss_Anon of /proc/PID/smaps_rollup, Linux 5.4), nor \
+                "what its processes share is not known (Pss_Anon of /proc/PID/smaps_rollup, Linux 5.3), nor \
                  therefore what they hold together"
                     .to_owned(),
             );
@@ -371,6 +382,19 @@ impl Observation {
     }
 }
 
+/// Whether a recorder was killed before it wrote: there is no recording, or an empty one.
+fn is_unwritten(recording: &Path) -> bool {
+    match std::fs::metadata(recording) {
+        Ok(metadata) => metadata.len() == 0,
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    }
+}
+
+/// Why a run counts as failed whose recording cannot be read.
+fn unreadable_recording(error: &strandline_recording::Error) -> String {
+    format!("its recording cannot be read: {error}")
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -379,7 +403,7 @@ mod tests {
     use strandline_recording::{Ending, Header, ProcessEnd, Writer};
 
     use super::*;
-    use crate::cell::{Measure, Subject};
+    use crate::cell::{End, Measure, Subject};
     use crate::protocol::Ended;
 
     fn ledger(rss: u64, files: u64, allocator: &str, found_by: &str) -> Explanation {
@@ -410,11 +434,11 @@ mod tests {
         let shares = |anonymous_bytes, shmem_bytes| Some(Shares { anonymous_bytes, shmem_bytes });
         let mut ledgers = [
             ServerLedger {
-                explain: ledger(90, 40, "glibc", "main_arena in libc.so.6"),
+                explanation: ledger(90, 40, "glibc", "main_arena in libc.so.6"),
                 shares: shares(20, 5),
             },
             ServerLedger {
-                explain: ledger(100, 30, "jemalloc", "symbol mallctl of the executable"),
+                explanation: ledger(100, 30, "jemalloc", "symbol mallctl of the executable"),
                 shares: shares(30, 5),
             },
         ];
@@ -489,12 +513,35 @@ mod tests {
         assert!(observed(&[gap, end]).failure.unwrap().contains("the disk was full"));
     }
 
+    #[test]
+    fn a_recording_that_cannot_be_opened_is_a_failure_unless_nothing_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(crate::figures::RECORDING);
+        let failure = |end| {
+            let outcome =
+                Outcome { end, recording: Some(path.clone()), ..Outcome::not_started(String::new()) };
+            Observation::of_outcome(&outcome).failure
+        };
+        assert_eq!(failure(End::Exited(0)), None, "no file");
+        std::fs::write(&path, b"").unwrap();
+        assert_eq!(failure(End::Exited(0)), None, "an empty file");
+        std::fs::write(&path, b"not a recording").unwrap();
+        assert!(failure(End::Exited(0)).unwrap().starts_with("its recording cannot be read: "));
+        assert_eq!(failure(End::Exited(1)), None, "the exit status tells more");
+    }
+
+    #[test]
+    fn names_in_json_are_those_of_earlier_versions() {
+        let json = serde_json::to_value(Observation::default()).unwrap();
+        assert_eq!(json["settled_at"], "exit");
+    }
+
     fn recorded(high_water_kib: u64, marked_kib: Option<u64>, exit: Option<u64>) -> RecordedProcess {
         let exit = exit.map(|rss| Box::new(ledger(rss, 0, "glibc", "")));
         let mut series = Series::default();
         series.push(0, 0, high_water_kib);
         series.push(9, 9, 7);
-        let exit = exit.map(|explain| ExitLedger { explain, at_us: u64::MAX });
+        let exit = exit.map(|explanation| ExitLedger { explanation, at_us: u64::MAX });
         RecordedProcess { high_water_kib, marked_kib, series, exit }
     }
 
@@ -503,7 +550,7 @@ mod tests {
         let settled = |processes: Vec<RecordedProcess>| {
             let mut observation = Observation::default();
             observation.read_processes((0..).zip(processes).collect());
-            (observation.settled_bytes, observation.settled_at, observation.name())
+            (observation.settled_bytes, observation.settled_source, observation.name())
         };
         let shell = || recorded(2, Some(1), Some(1024));
         let script = || recorded(50, None, Some(40 << 10));

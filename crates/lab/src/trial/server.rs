@@ -276,7 +276,7 @@ fn ledgers_of(pid: i32) -> ServerRun {
     }
     for process in tree {
         match explain(process, &Options { finds_zero_pages: false, ..Options::default() }) {
-            Ok(explain) => ledgers.push(ServerLedger { explain, shares: shares_of(process) }),
+            Ok(explanation) => ledgers.push(ServerLedger { explanation, shares: shares_of(process) }),
             Err(error) if process == pid || !has_ended(process) => {
                 return ServerRun::failed(format!("the server cannot be measured: {error}"), None);
             }

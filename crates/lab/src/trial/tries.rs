@@ -356,11 +356,11 @@ impl<'a> TrialJudge<'a> {
             return Some(describe_end(outcome));
         }
         // Missing data must not improve the result of a run.
-        let is_different = |expected: &SettledSource| !expected.is_comparable(observation.settled_at);
+        let is_different = |expected: &SettledSource| !expected.is_comparable(observation.settled_source);
         if let Some(expected) = self.settled_at.filter(is_different) {
             return Some(format!(
                 "its settled memory was measured {}, not {} as in the first run without settings",
-                observation.settled_at.text(),
+                observation.settled_source.text(),
                 expected.text()
             ));
         }
@@ -443,8 +443,9 @@ fn median_end_bytes(observations: &[Option<Observation>]) -> Option<u64> {
 
 /// Median begin and end of the levels, if most runs have a level.
 fn median_level(observations: &[Option<Observation>]) -> Option<SecondsRange> {
-    let with_level =
-        || observations.iter().flatten().filter(|observation| observation.settled_at == SettledSource::Level);
+    let with_level = || {
+        observations.iter().flatten().filter(|observation| observation.settled_source == SettledSource::Level)
+    };
     if with_level().count() * 2 <= observations.iter().flatten().count() {
         return None;
     }
@@ -459,8 +460,9 @@ fn median_level(observations: &[Option<Observation>]) -> Option<SecondsRange> {
 
 /// Whether most runs in which memory fell had no level before.
 fn lacks_level(observations: &[Option<Observation>]) -> bool {
-    let count =
-        |source| observations.iter().flatten().filter(|observation| observation.settled_at == source).count();
+    let count = |source| {
+        observations.iter().flatten().filter(|observation| observation.settled_source == source).count()
+    };
     count(SettledSource::Top) > count(SettledSource::Level)
 }
 

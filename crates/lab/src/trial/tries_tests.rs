@@ -120,10 +120,10 @@ fn what_a_run_does_not_show_makes_it_no_better() {
     let tries = [tried("a", None), tried("b", Some("jemalloc")), tried("c", None)];
     let mut judge = TrialJudge::new(&tries, true, &|_| {});
     judge.settled_at = Some(SettledSource::Exit);
-    let sampled = Observation { settled_at: SettledSource::Mark, ..observation(1, 1.0) };
+    let sampled = Observation { settled_source: SettledSource::Mark, ..observation(1, 1.0) };
     assert_eq!(judge.run_ended(1, Some(0), &served(folder.path(), &sampled)), AfterRun::Drop);
     // Whatever the source of the settled figure, all processes without marks are comparable.
-    let level = Observation { settled_at: SettledSource::Level, ..observation(1, 1.0) };
+    let level = Observation { settled_source: SettledSource::Level, ..observation(1, 1.0) };
     assert_eq!(judge.run_ended(1, Some(1), &served(folder.path(), &level)), AfterRun::Continue);
     let unknown = Observation { allocators: Vec::new(), executable: None, ..observation(1, 1.0) };
     assert_eq!(judge.run_ended(2, Some(0), &served(folder.path(), &unknown)), AfterRun::Drop);

@@ -16,22 +16,24 @@ use super::{Builder, CountedKinds, PAGE_BYTES, kind, page_of};
 use crate::memory::words_in;
 use crate::smaps::SmapsEntry;
 
-/// Maximum address space read entry by entry for one [`super::Residency`]: 2 GiB of entries, about
-/// two seconds.
-pub(super) const MAX_BYTES: u64 = 1 << 40;
+/// Maximum address space read entry by entry, for one [`super::Residency`] or for the ranges of one
+/// call: 2 GiB of entries, about two seconds.
+pub(super) const MAX_WALK_BYTES: u64 = 1 << 40;
 
 /// Bytes of an entry.
 const ENTRY_BYTES: usize = 8;
-/// Entries per read: 32 MiB of address space, 64 KiB of entries.
+/// Maximum entries per read: 32 MiB of address space, 64 KiB of entries.
 const BLOCK_ENTRIES: usize = 8192;
 
-/// Bits 0–4 of the frame field of a swapped entry: the swap area, or one of the kernel's own types,
-/// which are above all areas (`MAX_SWAPFILES` in `include/linux/swap.h` is 23 with every option on;
-/// no machine with that many swap areas is known).
-const TYPE_MASK: u64 = (1 << TYPE_BITS) - 1;
-const FIRST_SPECIAL_TYPE: u64 = 23;
+/// Number of low bits of the frame field of a swapped entry that hold its type: the swap area, or
+/// one of the kernel's own types. The bits above hold the offset.
 const TYPE_BITS: u32 = 5;
-
+/// Mask of the type.
+const TYPE_MASK: u64 = (1 << TYPE_BITS) - 1;
+/// The first of the kernel's own types, which are above all swap areas (`MAX_SWAPFILES` in
+/// `include/linux/swap.h` is 23 with every option on; no machine with that many swap areas is
+/// known).
+const FIRST_SPECIAL_TYPE: u64 = 23;
 /// Smallest offset of a special type that is a frame: a smaller one is a set of marker bits
 /// (`PTE_MARKER_*`: 1, 2, 4).
 const MIN_SPECIAL_FRAME: u64 = 8;
@@ -82,10 +84,11 @@ fn classify(value: u64, zero_frames: ZeroFrames) -> Page {
 /// false. Returns the address where reading ended: `end`, or an earlier one if `each` returned
 /// false or the process no longer has page tables.
 fn walk(pagemap: &File, start: u64, end: u64, mut each: impl FnMut(u64, u64) -> bool) -> io::Result<u64> {
-    let mut block = vec![0u8; BLOCK_ENTRIES * ENTRY_BYTES];
     let mut at = page_of(start);
+    let max_entries = end.saturating_sub(at).div_ceil(PAGE_BYTES).min(BLOCK_ENTRIES as u64);
+    let mut block = vec![0u8; max_entries as usize * ENTRY_BYTES];
     while at < end {
-        let entries = ((end - at).div_ceil(PAGE_BYTES)).min(BLOCK_ENTRIES as u64);
+        let entries = (end - at).div_ceil(PAGE_BYTES).min(max_entries);
         let part = &mut block[..entries as usize * ENTRY_BYTES];
         let read_entries = match pagemap.read_at(part, at / PAGE_BYTES * ENTRY_BYTES as u64) {
             Ok(read_bytes) => read_bytes / ENTRY_BYTES,
@@ -141,14 +144,17 @@ impl Builder<'_> {
 fn check_size(ranges: &[Range<u64>]) -> io::Result<()> {
     let sum =
         ranges.iter().fold(0u64, |sum, range| sum.saturating_add(range.end.saturating_sub(range.start)));
-    if sum > MAX_BYTES {
-        let text = format!("{sum} bytes of address space are too many to read page by page");
+    if sum > MAX_WALK_BYTES {
+        let text = format!(
+            "{sum} bytes of address space are more than the {MAX_WALK_BYTES} that are read page by page: \
+             use Linux 6.7 or later, which lists anonymous pages"
+        );
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
     Ok(())
 }
 
-/// Bytes of resident pages in `ranges` that no other process maps.
+/// Bytes of those resident pages in `ranges` that are mapped only once.
 ///
 /// # Errors
 /// The kernel's, and `InvalidInput` if the ranges exceed 1 TiB in total.

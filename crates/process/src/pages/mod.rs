@@ -276,7 +276,7 @@ impl<'a> Builder<'a> {
             certain_bytes: 0,
             undecided_bytes: 0,
             is_unclear: false,
-            budget_bytes: entries::MAX_BYTES,
+            budget_bytes: entries::MAX_WALK_BYTES,
             zero_frames: None,
         }
     }

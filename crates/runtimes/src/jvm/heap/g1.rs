@@ -9,7 +9,8 @@ use strandline_process::range::AddressRange;
 use super::{Area, AreaKind, Heap, MAX_REGIONS, Pool, REGIONS_AT_ONCE, Region, push_region, reserved_range};
 use crate::jvm::view::View;
 
-/// Accepted sizes of a region; HotSpot's have 1 MiB to 512 MiB (`gc/g1/g1HeapRegionBounds.hpp`).
+/// Accepted sizes of a region; HotSpot's have 1 MiB to 512 MiB (`gc/g1/g1HeapRegionBounds.hpp`),
+/// those of fabricated heaps less.
 const REGION_BYTES: RangeInclusive<u64> = 1 << 16..=1 << 29;
 /// Bit of the tag of a region with a large object: set if it is not the first one
 /// (`ContinuesHumongousTag`).
@@ -38,11 +39,14 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
         if index.is_multiple_of(REGIONS_AT_ONCE) && Instant::now() >= context.deadline {
             return None;
         }
+        if region == 0 {
+            continue;
+        }
         let bottom = start + index * region_bytes;
-        // From JDK 16 on the table keeps the entries of regions that were uncommitted; these have
-        // no access (os::uncommit_memory).
+        // The table keeps the entries of regions that were uncommitted
+        // (HeapRegionManager::uncommit_regions); their memory has no access (os::uncommit_memory).
         let is_committed = context.space.find(bottom).is_some_and(|mapping| mapping.permissions.read);
-        if region == 0 || !is_committed {
+        if !is_committed {
             continue;
         }
         let region = read_region(view, region, bottom, bottom + region_bytes, &tags)?;
@@ -66,7 +70,7 @@ fn pools(view: &View<'_>, heap: u64) -> Option<Vec<Pool>> {
         let [name, old_name] = spaces.map(|space| format!("G1MonitoringSupport::_{space}_{field}"));
         view.field(support, &[&name, &old_name])
     };
-    // The second name of a space is that of JDK 11 to 13.
+    // The second name of a space is that of older JDKs, 11 before its backport of JDK-8209062.
     let pools = [
         ("G1 Eden Space", ["eden_space", "eden"]),
         ("G1 Survivor Space", ["survivor_space", "survivor"]),
@@ -78,26 +82,26 @@ fn pools(view: &View<'_>, heap: u64) -> Option<Vec<Pool>> {
 
 /// Masks and values of a region's tag.
 struct RegionTags {
-    young: u32,
-    eden: u32,
-    humongous: u32,
-    old: u32,
-    archive: u32,
+    young_mask: u32,
+    eden_tag: u32,
+    humongous_mask: u32,
+    old_mask: u32,
+    archive_mask: u32,
 }
 
 impl RegionTags {
     fn new(view: &View<'_>) -> Option<Self> {
-        let tag = |name: &str| {
+        let constant = |name: &str| {
             let (name, old_name) = (format!("G1HeapRegionType::{name}"), format!("HeapRegionType::{name}"));
             u32::try_from(view.constant(&[&name, &old_name])?).ok()
         };
         Some(Self {
-            young: tag("YoungMask")?,
-            eden: tag("EdenTag")?,
-            humongous: tag("HumongousMask")?,
-            old: tag("OldMask")?,
+            young_mask: constant("YoungMask")?,
+            eden_tag: constant("EdenTag")?,
+            humongous_mask: constant("HumongousMask")?,
+            old_mask: constant("OldMask")?,
             // Removed in JDK 21.
-            archive: tag("ArchiveMask").unwrap_or(0),
+            archive_mask: constant("ArchiveMask").unwrap_or(0),
         })
     }
 
@@ -106,11 +110,11 @@ impl RegionTags {
     fn kind_of(&self, tag: u32) -> Option<AreaKind> {
         match tag {
             0 => Some(AreaKind::Free),
-            tag if tag == self.eden => Some(AreaKind::Eden),
-            tag if tag & self.young != 0 => Some(AreaKind::Survivor),
-            tag if tag & self.humongous != 0 => Some(AreaKind::Humongous),
-            tag if tag & self.archive != 0 => Some(AreaKind::Archive),
-            tag if tag & self.old != 0 => Some(AreaKind::Old),
+            tag if tag == self.eden_tag => Some(AreaKind::Eden),
+            tag if tag & self.young_mask != 0 => Some(AreaKind::Survivor),
+            tag if tag & self.humongous_mask != 0 => Some(AreaKind::Humongous),
+            tag if tag & self.archive_mask != 0 => Some(AreaKind::Archive),
+            tag if tag & self.old_mask != 0 => Some(AreaKind::Old),
             _ => None,
         }
     }
@@ -118,16 +122,16 @@ impl RegionTags {
 
 /// Reads a region, which is at `start..end`.
 fn read_region(view: &View<'_>, region: u64, start: u64, end: u64, tags: &RegionTags) -> Option<Region> {
-    let bottom = ["G1HeapRegion::_bottom", "HeapRegion::_bottom", "Space::_bottom"];
-    let top = ["G1HeapRegion::_top", "HeapRegion::_top", "G1ContiguousSpace::_top"];
-    let region_type = ["G1HeapRegion::_type", "HeapRegion::_type"];
-    let tag = ["G1HeapRegionType::_tag", "HeapRegionType::_tag"];
-    if view.field(region, &bottom)? != start {
+    let bottom_names = ["G1HeapRegion::_bottom", "HeapRegion::_bottom", "Space::_bottom"];
+    let top_names = ["G1HeapRegion::_top", "HeapRegion::_top", "G1ContiguousSpace::_top"];
+    let type_names = ["G1HeapRegion::_type", "HeapRegion::_type"];
+    let tag_names = ["G1HeapRegionType::_tag", "HeapRegionType::_tag"];
+    if view.field(region, &bottom_names)? != start {
         return None;
     }
-    let tag = view.half_field(view.field_address(region, &region_type)?, &tag)?;
+    let tag = view.half_field(view.field_address(region, &type_names)?, &tag_names)?;
     let kind = tags.kind_of(tag)?;
-    let top = if kind == AreaKind::Free { start } else { view.field(region, &top)? };
+    let top = if kind == AreaKind::Free { start } else { view.field(region, &top_names)? };
     let is_continued = kind == AreaKind::Humongous && tag & IS_CONTINUED != 0;
     Some(Region { area: Area::new(kind, start, top, end)?, is_continued })
 }
