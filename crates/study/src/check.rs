@@ -194,12 +194,11 @@ fn check_measures(study: &Study, problems: &mut Problems) {
 /// Checks columns, moments and rows; `title` is the name of the table in problems.
 fn check_measure(measure: &Measurement, title: &str, offset: usize, problems: &mut Problems) {
     for column in &measure.columns {
-        let is_status_line = ["Vm", "Rss", "Hugetlb"].iter().any(|begin| column.starts_with(begin));
-        if !metric::columns().any(|listed| listed == column) && !is_status_line {
+        if !metric::columns().any(|listed| listed == column) && !metric::is_status_line(column) {
             problems.add(
                 offset,
                 format!(
-                    "{title} columns: `{column}` is not a column; there are {}, and the Vm… lines",
+                    "{title} columns: `{column}` is not a column; there are {}, and the Vm…, Rss… and Hugetlb… lines",
                     metric::columns().collect::<Vec<_>>().join(", ")
                 ),
             );
