@@ -63,9 +63,9 @@ pub(super) struct ThreadWords {
 
 /// GENCGC-PAGE-BYTES.
 pub(super) const GC_PAGE_BYTES: u64 = 0x8000;
-/// Bytes of a page before the mark bits of its conses: CONS_PAGE_USABLE_BYTES is 32,768 less a bit
-/// for each cons.
-pub(super) const CONS_PAGE_BYTES: u64 = 0x7e00;
+/// Bytes of a page for its conses; their mark bits follow (2.2.9, gc-private.h,
+/// CONS_PAGE_USABLE_BYTES). early-vm.lisp has MAX-CONSES-PER-PAGE: 128 bits and a mark bit for each.
+pub(super) const CONS_PAGE_BYTES: u64 = GC_PAGE_BYTES * 8 / (128 + 1) * 16;
 /// LARGE_OBJECT_SIZE.
 pub(super) const LARGE_BYTES: u64 = 4 * GC_PAGE_BYTES;
 /// SINGLE_OBJECT_FLAG of a page's type.
