@@ -262,7 +262,7 @@ fn check_derived(study: &mut Study, problems: &mut Problems) {
                 continue;
             }
         };
-        if expression.scan.reads {
+        if expression.scan.has_reads {
             problems.add(offset, format!("{title}: it is computed for one run: write metric(\"METRIC\")"));
         }
         if expression.scan.metrics.is_empty() {
@@ -362,7 +362,7 @@ fn parse_claim(claim: &Claim, matrix: &Matrix, problems: &mut Problems) -> Optio
             return None;
         }
     };
-    if !expression.scan.reads {
+    if !expression.scan.has_reads {
         let text = "it reads nothing that is measured: a claim compares figures such as median(\"high_water_bytes\")";
         problems.add(offset, line(text));
         return None;

@@ -405,8 +405,8 @@ fn parse_measure(mut fields: Fields<'_, '_>) -> Measurement {
         fields.add_problem(fields.offset, "`at` is when ledgers are taken, but there are no `rows` to take");
     }
     // Older studies use the key `photograph`.
-    measure.snapshot = fields.flag("snapshot").or_else(|| fields.flag("photograph")).unwrap_or(false);
-    if measure.snapshot && measure.rows.is_empty() {
+    measure.uses_snapshots = fields.flag("snapshot").or_else(|| fields.flag("photograph")).unwrap_or(false);
+    if measure.uses_snapshots && measure.rows.is_empty() {
         fields.add_problem(
             fields.offset,
             "`snapshot` is how ledgers are taken, but there are no `rows` to take",
@@ -415,7 +415,7 @@ fn parse_measure(mut fields: Fields<'_, '_>) -> Measurement {
     measure.json = patterns(&mut fields, "json");
     measure.texts = patterns(&mut fields, "texts");
     if let Some(counter) = fields.text("instructions") {
-        measure.cachegrind = counter.value == "cachegrind";
+        measure.uses_cachegrind = counter.value == "cachegrind";
         if !["cachegrind", "counters"].contains(&counter.value.as_str()) {
             fields.add_problem(counter.offset, "`instructions` is \"counters\" or \"cachegrind\"");
         }

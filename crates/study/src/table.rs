@@ -265,7 +265,7 @@ fn figure_cell(
 ) -> Cell {
     let Some(value) = value else { return Cell { text: MISSING.to_owned(), tone: Tone::Faint } };
     match bounds {
-        [Some(low), Some(high)] if spec.interval => {
+        [Some(low), Some(high)] if spec.shows_interval => {
             Cell::plain(format!("{} ({} – {})", format(value), format(low), format(high)))
         }
         _ => Cell::plain(format(value)),
