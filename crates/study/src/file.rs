@@ -1,5 +1,5 @@
-//! A study as declared in its file, checked without running anything: names exist, types match,
-//! nothing is duplicated. `docs/studies.md` is the reference of the file format.
+//! The types of a study as its file declares it. `docs/studies.md` is the reference of the file
+//! format.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ pub struct Study {
     pub folder: PathBuf,
     /// Its title.
     pub title: String,
-    /// Its topic, in a few sentences.
+    /// What question it answers, in a few sentences.
     pub about: Option<String>,
     /// Author, place and date of the finding, in file order.
     pub provenance: Vec<ProvenanceEntry>,
@@ -77,7 +77,7 @@ pub struct Settings {
     pub repeats: u32,
     /// Number of warm-up rounds.
     pub warm_up: u32,
-    /// After this time a run is ended and counts as failed.
+    /// Time limit of a run; one that takes longer is ended and counts as failed.
     pub timeout: Duration,
     /// Variables for all runs.
     pub environment: Vec<VariableSetting>,

@@ -287,7 +287,7 @@ impl Matrix {
         subject.into_iter().chain(choices).collect()
     }
 
-    /// The same by axis.
+    /// The choices of [`Self::names`] by axis.
     pub fn names_by_axis(&self, key: &Key) -> BTreeMap<String, String> {
         self.names(key).into_iter().map(|choice| (choice.axis, choice.name)).collect()
     }

@@ -143,7 +143,7 @@ fn parse_environment(fields: &mut Fields<'_, '_>) -> Vec<VariableSetting> {
     let mut variables = Vec::new();
     for (name, node) in inner.entries() {
         if name.value.is_empty() || name.value.contains(['=', '\0']) {
-            inner.add_problem(name.offset, format_args!("`{}` is no variable's name", name.value));
+            inner.add_problem(name.offset, format_args!("`{}` is not the name of a variable", name.value));
         }
         let value = match (node.get_ref(), scalar(node)) {
             (DeValue::Boolean(false), _) => None,

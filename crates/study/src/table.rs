@@ -18,7 +18,7 @@ pub const MAX_TABLES: usize = 50;
 /// Further rows and columns are dropped, with a note in the caption.
 const MAX_ROWS: usize = 2_000;
 const MAX_COLUMNS: usize = 60;
-/// Shown where nothing was measured.
+/// Shown for an unknown figure.
 const MISSING: &str = "–";
 
 /// A row or column.
