@@ -61,7 +61,7 @@ pub fn subject_of_cell(
         subject.measure = Measure::Recording {
             interval: measure.interval,
             ledgers: measure.ledger_option(),
-            uses_snapshot: measure.snapshot,
+            uses_snapshot: measure.uses_snapshots,
         };
     }
     Ok(subject)

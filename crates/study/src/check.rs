@@ -194,12 +194,11 @@ fn check_measures(study: &Study, problems: &mut Problems) {
 /// Checks columns, moments and rows; `title` is the name of the table in problems.
 fn check_measure(measure: &Measurement, title: &str, offset: usize, problems: &mut Problems) {
     for column in &measure.columns {
-        let is_status_line = ["Vm", "Rss", "Hugetlb"].iter().any(|begin| column.starts_with(begin));
-        if !metric::columns().any(|listed| listed == column) && !is_status_line {
+        if !metric::columns().any(|listed| listed == column) && !metric::is_status_line(column) {
             problems.add(
                 offset,
                 format!(
-                    "{title} columns: `{column}` is not a column; there are {}, and the Vm… lines",
+                    "{title} columns: `{column}` is not a column; there are {}, and the Vm…, Rss… and Hugetlb… lines",
                     metric::columns().collect::<Vec<_>>().join(", ")
                 ),
             );
@@ -263,7 +262,7 @@ fn check_derived(study: &mut Study, problems: &mut Problems) {
                 continue;
             }
         };
-        if expression.scan.reads {
+        if expression.scan.has_reads {
             problems.add(offset, format!("{title}: it is computed for one run: write metric(\"METRIC\")"));
         }
         if expression.scan.metrics.is_empty() {
@@ -363,7 +362,7 @@ fn parse_claim(claim: &Claim, matrix: &Matrix, problems: &mut Problems) -> Optio
             return None;
         }
     };
-    if !expression.scan.reads {
+    if !expression.scan.has_reads {
         let text = "it reads nothing that is measured: a claim compares figures such as median(\"high_water_bytes\")";
         problems.add(offset, line(text));
         return None;

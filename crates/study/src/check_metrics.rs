@@ -73,6 +73,7 @@ fn check_types(subjects: &[Subject], problems: &mut Problems) {
     }
 }
 
+/// The metrics that one measurement names.
 #[derive(Default)]
 pub struct NamedMetrics {
     /// At most [`MAX_METRICS`]; of two metrics with one name, the later.

@@ -51,10 +51,10 @@ fn claims_may_use_choices_of_an_empty_axis_as_numbers_or_texts() {
 fn predictions_are_rows_and_snapshots_apply_to_ledgers() {
     let rows = |rows: &str| format!("{SUBJECT}[measure]\nmarks = ['a']\n{rows}\n");
     let read = study(&rows("rows = ['remedy.jvm_gc', 'jvm.dead']\nsnapshot = true")).unwrap();
-    assert!(read.measure.snapshot);
+    assert!(read.measure.uses_snapshots);
     // The name of the key in older studies.
     let old_form = study(&rows("rows = ['remedy.jvm_gc', 'jvm.dead']\nphotograph = true")).unwrap();
-    assert!(old_form.measure.snapshot);
+    assert!(old_form.measure.uses_snapshots);
     assert_refused(&rows("rows = ['remedy.jvm_gone']"), "`remedy.jvm_gone` is not a row");
     assert_refused(&rows("snapshot = true"), "there are no `rows` to take");
 }

@@ -16,8 +16,8 @@ use strandline_lab::setup::{LabContent, LabOptions, LabSetup};
 /// How a study is run.
 #[derive(Clone)]
 pub struct StudyOptions {
-    /// Whether to run its short form.
-    pub short: bool,
+    /// Whether its short form is run.
+    pub is_short: bool,
     /// Number of rounds; `None` for the study's own.
     pub repeat: Option<u32>,
     /// Time limit of a run.
@@ -57,7 +57,7 @@ impl ChosenStudy {
         options: &StudyOptions,
         axes: &[(String, Vec<String>)],
     ) -> Result<Self, String> {
-        let form = if options.short { Form::Short } else { Form::Full };
+        let form = if options.is_short { Form::Short } else { Form::Full };
         let mut matrix = Matrix::chosen(study, form, axes)?;
         if let Some(repeat) = options.repeat {
             matrix.repeat(repeat);

@@ -58,9 +58,9 @@ const MAX_TRIED_GROUPS: usize = 20;
 const MAX_STEPS: u64 = 1_000_000;
 /// Reading a figure counts as this many steps.
 const READ_STEPS: u64 = 50;
-/// With fewer answers that are all equal, the result is unknown.
+/// If the steps are used up after fewer answers than this, all equal, the result is unknown.
 const MIN_ANSWERS: u64 = 40;
-/// A figure that is missing in this many data sets does not exist.
+/// A group that gives no answer on this many data sets is not tried further.
 const MAX_MISSING: u64 = 40;
 
 /// Parses the expression of a claim.
@@ -228,6 +228,7 @@ pub enum TryOutcome {
     NeverHolds,
     /// The steps were used up before `MIN_ANSWERS` answers.
     Unknown,
+    /// It cannot be judged; holds the reason.
     Wrong(String),
 }
 

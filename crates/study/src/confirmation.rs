@@ -62,7 +62,7 @@ pub fn require_confirmation(
 
 /// Number of runs of all studies; `None` on overflow.
 fn runs_of(studies: &[PlannedStudy<'_>]) -> Option<u64> {
-    studies.iter().try_fold(0u64, |sum, study| sum.checked_add(study.chosen.matrix.runs()?))
+    studies.iter().try_fold(0u64, |sum, study| sum.checked_add(study.chosen.matrix.run_count()?))
 }
 
 /// How long studies take.
@@ -88,7 +88,7 @@ impl Estimate {
             let name = &chosen.matrix.study.name;
             progress.show_line(&format!("one run of {name}, to estimate how long all take"));
             estimate.studies += 1;
-            if let Some((one_run, runs)) = time_one_run(chosen, options)?.zip(chosen.matrix.runs()) {
+            if let Some((one_run, runs)) = time_one_run(chosen, options)?.zip(chosen.matrix.run_count()) {
                 let all_seconds = one_run.as_secs_f64() * runs as f64 / f64::from(options.lab.jobs);
                 estimate.timed.push(StudyTime { one_run, all_seconds });
             }

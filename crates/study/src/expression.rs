@@ -36,7 +36,8 @@ const MAX_LISTED_METRICS: usize = 12;
 /// Functions of CEL that are allowed.
 const STANDARD_FUNCTIONS: [&str; 7] =
     ["size", "contains", "startsWith", "endsWith", "double", "string", "int"];
-/// Maximum number of figures that an evaluation reads; with more it is wrong.
+/// Maximum number of figures that an evaluation reads; with more, it is
+/// [`EvaluationOutcome::Wrong`].
 const MAX_READS: u64 = 20_000;
 /// Maximum number of read figures that an evaluation lists; [`ReadLog::read_count`] counts all.
 pub const MAX_LISTED_READS: usize = 200;

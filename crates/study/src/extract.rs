@@ -21,11 +21,11 @@ const MAX_STDOUT_BYTES: u64 = 16 << 20;
 const JSON_PREFIX: &str = "strandline-json:";
 /// Maximum number of marks read from a recording; further ones are unknown.
 const MAX_MARKS: usize = 100_000;
-/// The same of ledgers; with further ones, the ledgers at exit and at the peak are unknown too.
+/// Maximum number of ledgers read; with more, those at exit and at the peak are unknown.
 const MAX_LEDGERS: usize = 5_000;
-/// The same of processes; with further ones, as with further ledgers.
+/// Maximum number of processes noted; with more, the same ledgers are unknown.
 const MAX_PROCESSES: usize = 100_000;
-/// Maximum number of caveats on lost marks that are kept; with more, any mark may be missing.
+/// Maximum number of caveats on lost marks; with more, each mark counts as possibly lost.
 const MAX_LOST_MARKS: usize = 10_000;
 /// Printed texts are truncated to this.
 const MAX_TEXT_BYTES: usize = 200;

@@ -1,5 +1,5 @@
-//! A study as declared in its file, checked without running anything: names exist, types match,
-//! nothing is duplicated. `docs/studies.md` is the reference of the file format.
+//! The types of a study as its file declares it. `docs/studies.md` is the reference of the file
+//! format.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ pub struct Study {
     pub folder: PathBuf,
     /// Its title.
     pub title: String,
-    /// Its topic, in a few sentences.
+    /// What question it answers, in a few sentences.
     pub about: Option<String>,
     /// Author, place and date of the finding, in file order.
     pub provenance: Vec<ProvenanceEntry>,
@@ -77,7 +77,7 @@ pub struct Settings {
     pub repeats: u32,
     /// Number of warm-up rounds.
     pub warm_up: u32,
-    /// After this time a run is ended and counts as failed.
+    /// Time limit of a run; one that takes longer is ended and counts as failed.
     pub timeout: Duration,
     /// Variables for all runs.
     pub environment: Vec<VariableSetting>,
@@ -244,11 +244,11 @@ pub struct Measurement {
     /// Texts from that line.
     pub texts: Vec<String>,
     /// Whether valgrind's cachegrind counts instructions, in separate runs.
-    pub cachegrind: bool,
+    pub uses_cachegrind: bool,
     /// Sampling interval of a recording.
     pub interval: Duration,
     /// Whether ledgers are taken from snapshots where that is safe.
-    pub snapshot: bool,
+    pub uses_snapshots: bool,
 }
 
 impl Default for Measurement {
@@ -260,9 +260,9 @@ impl Default for Measurement {
             ledger_moments: Vec::new(),
             json: Vec::new(),
             texts: Vec::new(),
-            cachegrind: false,
+            uses_cachegrind: false,
             interval: Duration::from_millis(10),
-            snapshot: false,
+            uses_snapshots: false,
         }
     }
 }
@@ -385,8 +385,7 @@ pub struct TableSpec {
     /// cell is `ROW.COLUMN`.
     pub metric: Option<String>,
     pub statistic: Statistic,
-    /// Whether to show the interval too.
-    pub interval: bool,
+    pub shows_interval: bool,
     /// Choices for the whole table.
     pub selection: Selection,
     /// If not empty, shows ratios to the cell with these choices.
@@ -434,7 +433,7 @@ impl Study {
 
     /// Whether cachegrind counts the instructions of `subject`, in separate runs.
     pub fn counts_instructions(&self, subject: &Subject) -> bool {
-        self.measure_of(subject).cachegrind
+        self.measure_of(subject).uses_cachegrind
     }
 
     /// Whether a claim, a derived metric, a table or a plot reads `metric`. A metric with a longer

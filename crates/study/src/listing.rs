@@ -115,7 +115,7 @@ impl Listing {
     /// The cells of a listing and their requirements.
     fn of_cells(study: Arc<Study>) -> Result<Self, String> {
         let matrix = Matrix::chosen(study, Form::Full, &[])?;
-        let cells = matrix.count();
+        let cells = matrix.cell_count();
         if cells.is_none_or(|count| count > MAX_CHECKED_CELLS) {
             let needs = "not checked: many cells".to_owned();
             return Ok(Self { cells, needs, tone: Tone::Faint, ..Self::default() });

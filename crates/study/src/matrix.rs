@@ -167,9 +167,9 @@ impl Matrix {
     }
 
     /// Total number of runs, excluded cells counted too; `None` on overflow.
-    pub fn runs(&self) -> Option<u64> {
+    pub fn run_count(&self) -> Option<u64> {
         self.subjects.iter().try_fold(0u64, |sum, subject| {
-            let runs = self.cells_of(subject)?.checked_mul(u64::from(subject.repeats.unwrap_or(1)))?;
+            let runs = self.cell_count_of(subject)?.checked_mul(u64::from(subject.repeats.unwrap_or(1)))?;
             sum.checked_add(runs)
         })
     }
@@ -181,17 +181,17 @@ impl Matrix {
     }
 
     /// Number of cells, excluded ones counted too; `None` on overflow.
-    pub fn count(&self) -> Option<u64> {
-        self.subjects.iter().try_fold(0u64, |sum, subject| sum.checked_add(self.cells_of(subject)?))
+    pub fn cell_count(&self) -> Option<u64> {
+        self.subjects.iter().try_fold(0u64, |sum, subject| sum.checked_add(self.cell_count_of(subject)?))
     }
 
     /// Number of cells of a subject, excluded ones counted too; `None` on overflow.
-    fn cells_of(&self, subject: &Subject) -> Option<u64> {
-        self.count_products(&self.axes_of(subject))
+    fn cell_count_of(&self, subject: &Subject) -> Option<u64> {
+        self.product_count(&self.axes_of(subject))
     }
 
     /// Number of combinations of choices on the `varied` axes; `None` on overflow.
-    fn count_products(&self, varied: &[usize]) -> Option<u64> {
+    fn product_count(&self, varied: &[usize]) -> Option<u64> {
         let choices = |&axis: &usize| self.axes.get(axis).map_or(0, |axis| axis.choices.len() as u64);
         varied.iter().map(choices).try_fold(1u64, u64::checked_mul)
     }
@@ -201,12 +201,12 @@ impl Matrix {
     /// # Errors
     /// One line if there are more than `MAX_CELLS`.
     pub fn cells(&self) -> Result<Vec<Key>, String> {
-        Ok(self.all_cells()?.into_iter().filter(|key| self.excluded(key).is_none()).collect())
+        Ok(self.all_cells()?.into_iter().filter(|key| self.exclusion_reason(key).is_none()).collect())
     }
 
     /// All cells, excluded ones too.
     fn all_cells(&self) -> Result<Vec<Key>, String> {
-        match self.count() {
+        match self.cell_count() {
             Some(count) if count <= MAX_CELLS => {}
             count => {
                 let count = count.map_or_else(|| "more than 10^19".to_owned(), thousands);
@@ -230,7 +230,7 @@ impl Matrix {
     /// # Errors
     /// Those of [`Self::cells`].
     pub fn excluded_cells(&self) -> Result<Vec<OmittedCell>, String> {
-        let omitted = |key: Key| Some(OmittedCell { why: self.excluded(&key)?.to_owned(), key });
+        let omitted = |key: Key| Some(OmittedCell { why: self.exclusion_reason(&key)?.to_owned(), key });
         Ok(self.all_cells()?.into_iter().filter_map(omitted).collect())
     }
 
@@ -257,7 +257,7 @@ impl Matrix {
     }
 
     /// The reason why a cell is excluded, if it is.
-    pub fn excluded(&self, key: &Key) -> Option<&str> {
+    pub fn exclusion_reason(&self, key: &Key) -> Option<&str> {
         let matching = self.study.exclusions.iter().find(|exclusion| {
             let is_chosen = |choice: &NamedChoice| self.choice_name(key, &choice.axis) == Some(&choice.name);
             exclusion.selection.iter().all(is_chosen)
@@ -287,7 +287,7 @@ impl Matrix {
         subject.into_iter().chain(choices).collect()
     }
 
-    /// The same by axis.
+    /// The choices of [`Self::names`] by axis.
     pub fn names_by_axis(&self, key: &Key) -> BTreeMap<String, String> {
         self.names(key).into_iter().map(|choice| (choice.axis, choice.name)).collect()
     }
@@ -317,7 +317,7 @@ impl Matrix {
                 *chosen = Some(resolve_choice(axis, choice_on(&axis.name))?);
             }
         }
-        match self.excluded(&key) {
+        match self.exclusion_reason(&key) {
             Some(why) => Err(CellError::NotRun(format!("left out: {why}"))),
             None => Ok(key),
         }
@@ -401,7 +401,7 @@ impl Matrix {
         groups: &mut Vec<Selection>,
     ) -> Result<(), String> {
         let free: Vec<usize> = free.into_iter().collect();
-        let count = self.count_products(&free);
+        let count = self.product_count(&free);
         if count.is_none_or(|count| count.saturating_add(groups.len() as u64) > MAX_GROUPS) {
             return Err(format!(
                 "the axes it does not name have more than {} combinations; name more of them",

@@ -24,10 +24,17 @@ const MAX_PATTERN_BYTES: usize = 300;
 /// Columns of a mark besides those of its sample.
 const MARK_COLUMNS: [&str; 2] = ["seconds", "tree_pss_bytes"];
 
-/// Names of the columns of a mark. A mark also has each `Vm…` and `Rss…` line of /proc/PID/status,
-/// in bytes.
+/// Lines of /proc/PID/status with sizes, which a mark has too, in bytes: they begin with these.
+const STATUS_LINES: [&str; 3] = ["Vm", "Rss", "Hugetlb"];
+
+/// Names of the columns of a mark besides its [`STATUS_LINES`].
 pub fn columns() -> impl Iterator<Item = &'static str> {
     Column::ALL.into_iter().map(Column::name).chain(MARK_COLUMNS)
+}
+
+/// Whether `column` is the name of one of the [`STATUS_LINES`].
+pub fn is_status_line(column: &str) -> bool {
+    STATUS_LINES.iter().any(|begin| column.starts_with(begin))
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,10 +88,16 @@ pub enum Unit {
 /// The unit of a metric, derived from its name.
 pub fn unit(name: &str, metric: Option<&Metric>) -> Unit {
     let last_part = name.rsplit('.').next().unwrap_or(name);
-    if matches!(metric, Some(Metric::Row { .. }))
-        || last_part.ends_with("_bytes")
-        || last_part.starts_with("Vm")
-    {
+    let is_in_bytes = match metric {
+        // A runtime's reader also has counts, and names that are the runtime's own, such as V8's
+        // `space_size`.
+        Some(Metric::Row { row, .. }) if row.starts_with("runtime.") => {
+            last_part.contains("bytes") || last_part.ends_with("_size")
+        }
+        Some(Metric::Row { .. }) => true,
+        _ => last_part.ends_with("_bytes") || is_status_line(last_part),
+    };
+    if is_in_bytes {
         Unit::Bytes
     } else if last_part.ends_with("seconds") {
         Unit::Seconds
@@ -100,7 +113,7 @@ pub fn resolution(name: &str, unit: Unit) -> f64 {
     let last_part = name.rsplit('.').next().unwrap_or(name);
     let is_in_pages = name == "high_water_bytes"
         || name.ends_with("rss_bytes")
-        || last_part.starts_with("Vm")
+        || is_status_line(last_part)
         || name.contains('.') && PAGE_COLUMNS.iter().any(|column| column.name() == last_part);
     match unit {
         Unit::Bytes if is_in_pages => strandline_sys::host::page_bytes() as f64,
@@ -155,13 +168,29 @@ mod tests {
     fn what_the_kernel_counts_in_pages_has_the_resolution_of_a_page() {
         let page = strandline_sys::host::page_bytes() as f64;
         let resolution_of = |name: &str| resolution(name, unit(name, None));
-        for name in ["high_water_bytes", "built.rss_bytes", "built.anonymous_bytes", "built.VmData"] {
+        let marked = ["rss_bytes", "anonymous_bytes", "VmData", "RssAnon", "HugetlbPages"];
+        let marked = marked.map(|column| format!("built.{column}"));
+        for name in marked.iter().map(String::as_str).chain(["high_water_bytes"]) {
             assert_eq!(resolution_of(name), page, "{name}");
         }
         for name in ["payload_bytes", "swap_bytes", "built.tree_pss_bytes"] {
             assert_eq!(resolution_of(name), 1.0, "{name}");
         }
         assert_eq!((resolution_of("wall_seconds"), resolution_of("minor_faults")), (1e-6, 0.0));
+    }
+
+    #[test]
+    fn rows_are_in_bytes_except_the_counts_of_a_runtime() {
+        for (row, expected) in [
+            ("stranded", Unit::Bytes),
+            ("remedy.jvm_gc", Unit::Bytes),
+            ("runtime.perl.interpreters.0.retained.total.bytes", Unit::Bytes),
+            ("runtime.sbcl.generations.1.bytes_allocated", Unit::Bytes),
+            ("runtime.perl.interpreters.0.strings.buffers", Unit::Count),
+        ] {
+            let metric = Metric::Row { at: MarkOccurrence::parse("exit"), row: row.to_owned() };
+            assert_eq!(unit(&format!("exit.{row}"), Some(&metric)), expected, "{row}");
+        }
     }
 
     #[test]

@@ -105,7 +105,7 @@ pub fn needs_of_cell<'m>(matrix: &'m Matrix, key: &'m Key) -> impl Iterator<Item
     subject.chain(matrix.choices(key).flat_map(|(_, choice)| &choice.needs))
 }
 
-/// Names of what the probes of these cells, which can run, check for.
+/// What the probes of these runnable cells check for, by name.
 pub fn probe_names(matrix: &Matrix, cells: &[Key]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for key in cells {

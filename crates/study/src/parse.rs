@@ -143,7 +143,7 @@ fn parse_environment(fields: &mut Fields<'_, '_>) -> Vec<VariableSetting> {
     let mut variables = Vec::new();
     for (name, node) in inner.entries() {
         if name.value.is_empty() || name.value.contains(['=', '\0']) {
-            inner.add_problem(name.offset, format_args!("`{}` is no variable's name", name.value));
+            inner.add_problem(name.offset, format_args!("`{}` is not the name of a variable", name.value));
         }
         let value = match (node.get_ref(), scalar(node)) {
             (DeValue::Boolean(false), _) => None,
@@ -405,8 +405,8 @@ fn parse_measure(mut fields: Fields<'_, '_>) -> Measurement {
         fields.add_problem(fields.offset, "`at` is when ledgers are taken, but there are no `rows` to take");
     }
     // Older studies use the key `photograph`.
-    measure.snapshot = fields.flag("snapshot").or_else(|| fields.flag("photograph")).unwrap_or(false);
-    if measure.snapshot && measure.rows.is_empty() {
+    measure.uses_snapshots = fields.flag("snapshot").or_else(|| fields.flag("photograph")).unwrap_or(false);
+    if measure.uses_snapshots && measure.rows.is_empty() {
         fields.add_problem(
             fields.offset,
             "`snapshot` is how ledgers are taken, but there are no `rows` to take",
@@ -415,7 +415,7 @@ fn parse_measure(mut fields: Fields<'_, '_>) -> Measurement {
     measure.json = patterns(&mut fields, "json");
     measure.texts = patterns(&mut fields, "texts");
     if let Some(counter) = fields.text("instructions") {
-        measure.cachegrind = counter.value == "cachegrind";
+        measure.uses_cachegrind = counter.value == "cachegrind";
         if !["cachegrind", "counters"].contains(&counter.value.as_str()) {
             fields.add_problem(counter.offset, "`instructions` is \"counters\" or \"cachegrind\"");
         }

@@ -128,7 +128,7 @@ pub fn parse_tables(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Probl
             columns,
             metric,
             statistic: parse_statistic(&mut fields),
-            interval: fields.flag("interval").unwrap_or(false),
+            shows_interval: fields.flag("interval").unwrap_or(false),
             selection: parse_selection(&mut fields, "where", Choices::Several),
             ratio_to: parse_selection(&mut fields, "ratio_to", Choices::One),
             unit: parse_unit(&mut fields),

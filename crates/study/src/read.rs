@@ -65,7 +65,7 @@ impl Study {
     }
 }
 
-/// The canonical path; if that is unknown, `path` from the root or at least as it is.
+/// The canonical path; if it is unknown, `path` below the current directory; else `path` itself.
 fn absolute(path: &Path) -> PathBuf {
     path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned())
 }

@@ -33,7 +33,7 @@ pub struct FileRequest {
     /// The directory for plots.
     pub plots: Option<PathBuf>,
     /// Whether the results go into the studies' READMEs.
-    pub readme: bool,
+    pub writes_readmes: bool,
     /// Where the output goes; `None` for standard output.
     pub output: Option<PathBuf>,
     /// Whether the run has other choices or rounds than the study's own.
@@ -77,10 +77,10 @@ impl ResultFiles {
     /// `user`.
     ///
     /// # Errors
-    /// One line if a file cannot be written, or if `readme` is combined with a narrowed run.
+    /// One line if a file cannot be written, or READMEs are requested of a narrowed run.
     pub fn new(request: FileRequest, user: Arc<dyn User>) -> Result<Self> {
-        let FileRequest { report, plots, readme, output, is_narrowed, is_short } = request;
-        if is_narrowed && readme {
+        let FileRequest { report, plots, writes_readmes, output, is_narrowed, is_short } = request;
+        if is_narrowed && writes_readmes {
             let text = "--readme is for a study's results, and not for a run with --axis or --repeat";
             return Err(text.to_owned());
         }
@@ -103,15 +103,7 @@ impl ResultFiles {
             (_, true) => "short: fewer choices and rounds",
             _ => "full",
         };
-        Ok(Self {
-            user,
-            report,
-            plots,
-            writes_readmes: readme,
-            form,
-            names: Names::default(),
-            drawn: Vec::new(),
-        })
+        Ok(Self { user, report, plots, writes_readmes, form, names: Names::default(), drawn: Vec::new() })
     }
 
     /// Draws the plots of a study's page and makes the page refer to their files;

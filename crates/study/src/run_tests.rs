@@ -240,7 +240,7 @@ fn a_subject_has_its_own_metrics_and_repeats() {
     let names = |index: usize| matrix.subjects[index].metrics.clone();
     assert!(names(0).contains_key("double") && names(0).contains_key("said") && !names(0).contains_key("y"));
     assert!(names(1).contains_key("y") && !names(1).contains_key("double"));
-    assert_eq!((matrix.runs(), matrix.max_repeats()), (Some(2 + 5), 5));
+    assert_eq!((matrix.run_count(), matrix.max_repeats()), (Some(2 + 5), 5));
     let folder = tempfile::tempdir().unwrap();
     let printed = |text: &str, name: &str| {
         let path = folder.path().join(name);

@@ -35,7 +35,7 @@ pub struct Scan {
     /// Text literals.
     pub texts: Vec<String>,
     /// Whether it reads measured data.
-    pub reads: bool,
+    pub has_reads: bool,
     /// Upper bound on the number of steps.
     pub steps: u64,
     /// The errors in it, one line each.
@@ -131,7 +131,7 @@ fn scan_call(call: &CallExpr, scan: &mut Scan, axis_size: &dyn Fn(&str) -> Optio
     let first_text = call.args.first().and_then(text_literal);
     match call.func_name.as_str() {
         name if READ_FUNCTIONS.contains(&name) => {
-            scan.reads = true;
+            scan.has_reads = true;
             scan.metrics.extend(first_text.map(str::to_owned));
             call.args.iter().skip(1).for_each(|selector| scan_choices(selector, scan));
         }

@@ -18,7 +18,7 @@ pub const MAX_TABLES: usize = 50;
 /// Further rows and columns are dropped, with a note in the caption.
 const MAX_ROWS: usize = 2_000;
 const MAX_COLUMNS: usize = 60;
-/// Shown where nothing was measured.
+/// Shown for an unknown figure.
 const MISSING: &str = "–";
 
 /// A row or column.
@@ -265,7 +265,7 @@ fn figure_cell(
 ) -> Cell {
     let Some(value) = value else { return Cell { text: MISSING.to_owned(), tone: Tone::Faint } };
     match bounds {
-        [Some(low), Some(high)] if spec.interval => {
+        [Some(low), Some(high)] if spec.shows_interval => {
             Cell::plain(format!("{} ({} – {})", format(value), format(low), format(high)))
         }
         _ => Cell::plain(format(value)),
@@ -297,10 +297,12 @@ pub fn format_figure(table_unit: Option<&str>, study: &Study, metric: &str, valu
     }
 }
 
-/// Whole numbers with thousands separators, others with three significant digits; with an exponent
-/// where that would be long.
+/// Whole numbers, and all from 1,000 on rounded to one, with thousands separators; smaller ones
+/// with three significant digits, or three decimals below 1; very small and very large ones with an
+/// exponent.
 pub fn format_number(value: f64) -> String {
-    const MIN_WITHOUT_EXPONENT: f64 = 1e-4;
+    // With three decimals, smaller numbers could be shown as 0.
+    const MIN_WITHOUT_EXPONENT: f64 = 1e-3;
     const MAX_WITHOUT_EXPONENT: f64 = 1e15;
     let sign = if value < 0.0 { "−" } else { "" };
     let size = value.abs();
@@ -317,4 +319,18 @@ pub fn format_number(value: f64) -> String {
         _ => 3,
     };
     format!("{sign}{size:.decimals$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::format_number;
+
+    #[test]
+    fn numbers_other_than_0_are_not_shown_as_0() {
+        for (value, expected) in
+            [(0.0, "0"), (0.0004, "4.00e-4"), (-0.002, "−0.002"), (1.5, "1.50"), (-1234.6, "−1,235")]
+        {
+            assert_eq!(format_number(value), expected);
+        }
+    }
 }

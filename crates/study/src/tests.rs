@@ -261,7 +261,7 @@ fn a_claim_is_judged_for_each_choice_that_it_does_not_name() {
 #[test]
 fn omitted_cells_are_not_run() {
     let matrix = Matrix::full(good());
-    assert_eq!(matrix.count(), Some(4));
+    assert_eq!(matrix.cell_count(), Some(4));
     assert_eq!(matrix.cells().unwrap().len(), 3);
 }
 
@@ -272,7 +272,7 @@ fn cells_are_counted_before_they_are_made() {
     let text = format!("title = \"x\"\n[[subject]]\nname = \"a\"\ncommand = \"true\"\n[axes]\n{axes}");
     let study = Arc::new(Study::parse(Path::new("x/study.toml"), &text).unwrap());
     let matrix = Matrix::full(study);
-    assert_eq!(matrix.count(), None);
+    assert_eq!(matrix.cell_count(), None);
     assert!(matrix.cells().unwrap_err().contains("too many"));
 }
 

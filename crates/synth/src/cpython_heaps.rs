@@ -51,30 +51,23 @@ const SHARED_SHIFT: u32 = 2;
 /// `Py_TPFLAGS_MANAGED_DICT`.
 const MANAGED_DICT: u64 = 1 << 4;
 
-/// `_Py_mimalloc_heap_id`.
+/// `_Py_mimalloc_heap_id`. Number 2 (`_Py_MIMALLOC_HEAP_GC`) has no objects here.
 const HEAP_MEMORY: u64 = 0;
 const HEAP_OBJECT: u64 = 1;
-const HEAP_GC: u64 = 2;
 const HEAP_GC_PRE: u64 = 3;
 const HEAPS: u64 = 4;
 /// Bytes before an object of the heap `HEAP_GC_PRE`: its dictionary and its weak references.
 const PRE_HEADER_BYTES: u64 = 16;
 
 /// The types; the first one is the type of the others.
-const TYPE_SPECS: [TypeSpec; 4] = [
+const TYPE_SPECS: [TypeSpec; 3] = [
     TypeSpec { name: "type", flags: READY | HAVE_GC | IS_TYPE, basic_bytes: 416, item_bytes: 40 },
     TypeSpec { name: "plain", flags: READY, basic_bytes: 48, item_bytes: 0 },
-    TypeSpec { name: "collected", flags: READY | HAVE_GC, basic_bytes: 56, item_bytes: 0 },
     TypeSpec { name: "with_dict", flags: READY | HAVE_GC | MANAGED_DICT, basic_bytes: 40, item_bytes: 0 },
 ];
-/// The heap of the instances of a type with these flags.
-const fn heap_of(flags: u64) -> u64 {
-    match (flags & HAVE_GC != 0, flags & MANAGED_DICT != 0) {
-        (true, true) => HEAP_GC_PRE,
-        (true, false) => HEAP_GC,
-        (false, _) => HEAP_OBJECT,
-    }
-}
+/// Indexes in [`TYPE_SPECS`] of the types that have instances.
+const PLAIN: usize = 1;
+const WITH_DICT: usize = 2;
 
 /// Sizes of blocks.
 const BLOCK_SIZES: [u64; 6] = [48, 64, 96, 320, 1024, 8192];
@@ -207,12 +200,15 @@ impl Writer {
     /// Writes an object of a type of this heap if it fits, or else memory of C code, which begins
     /// with a pointer.
     fn write_block(&mut self, block: u64, block_bytes: u64, heap: u64) {
-        let index =
-            TYPE_SPECS.iter().position(|spec| heap_of(spec.flags) == heap).filter(|_| self.rng.chance(80));
+        let index = match heap {
+            HEAP_OBJECT => Some(PLAIN),
+            HEAP_GC_PRE => Some(WITH_DICT),
+            _ => None,
+        };
         let prefix_bytes = if heap == HEAP_GC_PRE { PRE_HEADER_BYTES } else { 0 };
         let fits = |index: &usize| prefix_bytes + TYPE_SPECS[*index].basic_bytes <= block_bytes;
-        let is_possible = |index: &usize| heap != HEAP_MEMORY && *index > 0 && fits(index);
-        let Some(index) = index.filter(is_possible) else {
+        let is_of_c = heap == HEAP_MEMORY || !self.rng.chance(80);
+        let Some(index) = index.filter(|index| !is_of_c && fits(index)) else {
             self.image.put_word(block, block);
             return;
         };

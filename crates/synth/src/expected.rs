@@ -4,9 +4,9 @@
 use crate::plan::{Arena, Chunk, ChunkState, Ending, Plan, Stretch};
 use crate::{PAGE, round_down};
 
-/// Bytes at the start of a free chunk that malloc_trim keeps: the header and four links, a whole
-/// `struct malloc_chunk`.
-const CHUNK_HEADER_BYTES: u64 = 48;
+/// Bytes at the start of a free chunk that malloc_trim keeps: `struct malloc_chunk`, which is
+/// the header and four links.
+const MALLOC_CHUNK_BYTES: u64 = 48;
 /// Bytes of the main top that malloc_trim(0) keeps: the smallest chunk and one byte (`systrim`).
 const KEPT_TOP_BYTES: u64 = 33;
 
@@ -143,7 +143,7 @@ fn trimmed_ranges(arena: &Arena, system_break: u64) -> Vec<(u64, u64)> {
                 top = start;
                 continue;
             }
-            let pages_start = (start + CHUNK_HEADER_BYTES).next_multiple_of(PAGE);
+            let pages_start = (start + MALLOC_CHUNK_BYTES).next_multiple_of(PAGE);
             let pages_end = round_down(end, PAGE);
             if pages_start < pages_end {
                 ranges.push((pages_start, pages_end));

@@ -10,7 +10,9 @@ use crate::{HeapExpected, HeapImage, Image, Rng, map_line, map_lines};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
+/// Bytes of a huge page.
 const HUGE: u64 = 2 * MIB;
+/// Bytes of a page of tcmalloc (`kPageSize`).
 const PAGE: u64 = 8192;
 /// Pages of a huge page.
 const HUGE_PAGE_PAGES: u64 = HUGE / PAGE;

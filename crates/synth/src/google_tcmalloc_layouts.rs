@@ -80,7 +80,7 @@ pub const COMMITS: [Commit; 3] = [
         has_node: false,
         begins: 16,
     },
-    // of 2025-12
+    // 9a55fc48 of 2025-12-15
     Commit {
         partitions: 2,
         large_bit: 60,

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use crate::PAGE;
 
-/// A field of a structure that is not a whole word.
+/// A field of a structure, within one aligned word.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Field {
+    /// Offset in bytes.
     pub offset: u64,
+    /// Its size.
     pub bits: u32,
 }
 

@@ -44,7 +44,7 @@ const STATE_RETAINED: u64 = 3;
 /// The bit of the first word of an extent (`e_bits`) that is set for slabs.
 const SLAB_SHIFT: u32 = 12;
 
-/// The lowest bits of other fields in the first word of an extent, by layout.
+/// The lowest bits of other fields in the first word of an extent.
 #[derive(Clone, Copy)]
 struct ExtentBits {
     state_shift: u32,
@@ -52,6 +52,7 @@ struct ExtentBits {
     free_shift: u32,
 }
 
+/// Of 5.3 (`edata.h`), of 5.1 and 5.2, and of 5.0 (`extent_structs.h`).
 const EXTENT_BITS: [ExtentBits; 3] = [
     ExtentBits { state_shift: 17, class_shift: 20, free_shift: 28 },
     ExtentBits { state_shift: 16, class_shift: 18, free_shift: 26 },

@@ -9,8 +9,8 @@ use crate::{HeapExpected, HeapImage, Image, Rng, map_line, map_lines};
 const MIB: u64 = 1 << 20;
 const KIB: u64 = 1 << 10;
 pub const SLICE: u64 = 64 * KIB;
-/// The library's static data, with a variable of the main heap that readers find: in 1.x and 2.x
-/// the key (`_mi_heap_main.cookie`), in 3.x the page map and the first arena.
+/// The library's static data, with what readers find in it at [`VARIABLE`]: in 1.x and 2.x the key
+/// (`_mi_heap_main.cookie`), in 3.x the addresses of the page map and of the first arena.
 const DATA: u64 = 0x7f51_4000_0000;
 const DATA_BYTES: u64 = 64 * KIB;
 const VARIABLE: u64 = DATA + 0x100;

@@ -78,6 +78,7 @@ pub struct Stretch {
     pub foreign_end: u64,
 }
 
+/// An arena and its memory.
 #[derive(Clone, Debug)]
 pub struct Arena {
     /// The address of its malloc_state.
@@ -92,13 +93,6 @@ pub struct Arena {
 pub struct Top {
     pub address: u64,
     pub bytes: u64,
-}
-
-impl Plan {
-    /// Bytes of mmapped chunks as mp_ counts them.
-    pub fn mmapped_bytes(&self) -> u64 {
-        self.mmapped.iter().map(|chunk| chunk.bytes).sum::<u64>() + self.mmapped_leftover
-    }
 }
 
 impl Arena {
@@ -150,6 +144,13 @@ pub struct Plan {
     pub mmapped_leftover: u64,
     /// The address of the break.
     pub system_break: u64,
+}
+
+impl Plan {
+    /// Bytes of mmapped chunks as mp_ counts them.
+    pub fn mmapped_bytes(&self) -> u64 {
+        self.mmapped.iter().map(|chunk| chunk.bytes).sum::<u64>() + self.mmapped_leftover
+    }
 }
 
 /// Plans the heap of `recipe`.

@@ -7,6 +7,7 @@
 use crate::{Image, Rng, map_line, map_lines};
 
 const MIB: u64 = 1 << 20;
+/// Bytes of a page of tcmalloc (`kPageSize`).
 const PAGE: u64 = 8192;
 /// The library's file-backed data, and its bss after it.
 const DATA: u64 = 0x7f41_4000_0000;
@@ -128,7 +129,7 @@ pub struct HeapExpected {
     pub free_bytes: u64,
     /// Bytes that the allocator's own call releases.
     pub releasable_bytes: u64,
-    /// Bytes of extents in use, of jemalloc alone.
+    /// Bytes of extents in use (`stats.active`) of jemalloc; 0 of other allocators.
     pub active_bytes: u64,
 }
 

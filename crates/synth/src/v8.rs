@@ -11,24 +11,28 @@ use crate::v8_objects::Objects;
 use crate::{Image, PAGE, Rng, Tally, Usage, map_line, map_lines};
 
 /// Bytes of a page of V8.
-const UNIT: u64 = 256 << 10;
+const V8_PAGE_BYTES: u64 = 256 << 10;
 /// Flags that each page has.
 const PAGE_FLAGS: u64 = 4;
+/// The program's code.
 const NODE: u64 = 0x40_0000;
 /// The program's malloc heap, with all structures that are not pages.
 const OWN: u64 = 0x1000_0000;
 const OWN_BYTES: u64 = 96 * PAGE;
 const ISOLATE: u64 = OWN + 0x100;
 const HEAP: u64 = OWN + 0xc000;
+/// The heap of the isolate that has ended.
 const ENDED: u64 = OWN + 0x1_0000;
 const SPACES: u64 = OWN + 0x1_4000;
 const LOCAL_HEAP: u64 = OWN + 0x1_8000;
 const AREAS: u64 = OWN + 0x1_a000;
 const RECORDS: u64 = OWN + 0x2_0000;
+/// Pages of data, pages of code, and the page of the read-only space.
 const DATA: u64 = 0x3f00_0000_0000;
 const CODE: u64 = 0x7f10_0000_0000;
-const CODE_BYTES: u64 = 2 * UNIT;
+const CODE_BYTES: u64 = 2 * V8_PAGE_BYTES;
 const READ_ONLY: u64 = 0x3e00_0000_0000;
+/// Blocks of Abseil's.
 const ABSEIL: u64 = 0x7f20_0000_0000;
 const ABSEIL_BYTES: u64 = 16 * PAGE;
 /// Of a block in use (`kMagicAllocated` of `absl/base/internal/low_level_alloc.cc`); a free one has
@@ -50,7 +54,7 @@ const MEMORY_BYTES: u64 = 16 * PAGE;
 /// Expected figures of a fabricated V8.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct V8Expected {
-    /// Each space that holds something, by its name.
+    /// Each space except the read-only one, by its name.
     pub spaces: BTreeMap<String, Usage>,
     /// Bytes of pooled pages, those of the isolate that has ended included.
     pub pool_bytes: u64,
@@ -62,13 +66,13 @@ pub struct V8Expected {
     pub abseil_bytes: u64,
     /// ArrayBuffers with a store in a block.
     pub buffers: Tally,
-    /// Bytes of ArrayBuffers that V8 maps.
+    /// Bytes of the pages of ArrayBuffers that V8 maps.
     pub mapped_bytes: u64,
     /// External strings.
     pub strings: Tally,
     /// Objects by type.
     pub types: BTreeMap<String, Tally>,
-    /// Address of the first entry of a list of ArrayBuffers; 0 for an empty list.
+    /// Address of the first entry of the lists of ArrayBuffers; 0 if all are empty.
     pub first_entry: u64,
 }
 
@@ -90,7 +94,7 @@ pub struct V8Image {
 /// Fabricates a V8 from `seed`; consecutive seeds give different versions.
 pub fn fabricate_v8(seed: u64) -> V8Image {
     let layout = LAYOUTS[(seed % LAYOUTS.len() as u64) as usize];
-    let mut image = Image::of(&[(READ_ONLY, UNIT), (OWN, OWN_BYTES), (CODE, CODE_BYTES)]);
+    let mut image = Image::of(&[(READ_ONLY, V8_PAGE_BYTES), (OWN, OWN_BYTES), (CODE, CODE_BYTES)]);
     let objects = Objects::new(&mut image, READ_ONLY + 0x4000, layout.objects);
     let mut writer = Writer {
         image,
@@ -114,7 +118,7 @@ pub fn fabricate_v8(seed: u64) -> V8Image {
     let maps = map_lines(&[
         map_line(NODE, PAGE, "r-xp 00000000 08:01 7 /usr/bin/node"),
         map_line(OWN, OWN_BYTES, "rw-p 00000000 00:00 0 "),
-        map_line(READ_ONLY, UNIT, "r--p 00000000 00:00 0 "),
+        map_line(READ_ONLY, V8_PAGE_BYTES, "r--p 00000000 00:00 0 "),
         map_line(DATA, next_page - DATA, "rw-p 00000000 00:00 0 "),
         map_line(CODE, CODE_BYTES, "rwxp 00000000 00:00 0 "),
         map_line(ABSEIL, ABSEIL_BYTES, "rw-p 00000000 00:00 0 "),
@@ -180,7 +184,7 @@ impl Writer {
     /// Maps a new page of data and returns its address.
     fn map_page(&mut self, bytes: u64) -> u64 {
         let start = self.next_page;
-        let mapped_bytes = bytes.next_multiple_of(UNIT);
+        let mapped_bytes = bytes.next_multiple_of(V8_PAGE_BYTES);
         self.image.map(start, mapped_bytes as usize);
         self.next_page += mapped_bytes;
         start
@@ -281,50 +285,50 @@ impl Writer {
         let pages = 1 + self.rng.below(3);
         let current = self.rng.below(pages);
         let header = self.layout.header;
-        let page_area_bytes = UNIT - header;
+        let page_area_bytes = V8_PAGE_BYTES - header;
         let top = 8 * self.rng.below(page_area_bytes / 8);
         for half in [0x100, 0x200] {
             let owner = space + half;
-            self.write_space(owner, number, pages * UNIT);
+            self.write_space(owner, number, pages * V8_PAGE_BYTES);
             let mut records = Vec::new();
             for page in 0..pages {
-                let start = self.map_page(UNIT);
-                let record = Record { start, bytes: UNIT, heap: HEAP, owner, ..Record::default() };
+                let start = self.map_page(V8_PAGE_BYTES);
+                let record = Record { start, bytes: V8_PAGE_BYTES, heap: HEAP, owner, ..Record::default() };
                 records.push(self.write_record(&record));
                 let begin = start + header;
                 if half == 0x100 && page == current {
-                    let (objects_end, limit) = (begin + top, start + UNIT);
+                    let (objects_end, limit) = (begin + top, start + V8_PAGE_BYTES);
                     self.write_area(number, space, &AllocationArea { start: begin, top: objects_end, limit });
                     self.fill(begin, objects_end);
                 } else if half == 0x100 && page < current {
-                    self.fill(begin, start + UNIT);
+                    self.fill(begin, start + V8_PAGE_BYTES);
                 }
             }
             self.link_pages(owner, &records);
         }
         let used_bytes = current * page_area_bytes + top;
         self.expected.young_idle_bytes = 2 * pages * page_area_bytes - used_bytes;
-        Usage::of(used_bytes, 2 * pages * UNIT)
+        Usage::of(used_bytes, 2 * pages * V8_PAGE_BYTES)
     }
 
     /// Writes a space of pages of equal size; pages of code are mapped already.
     fn write_paged(&mut self, number: u64, space: u64, content: PageContent) -> Usage {
         let is_data = content == PageContent::Data;
         let pages = if is_data { 1 + self.rng.below(4) } else { 1 };
-        self.write_space(space, number, pages * UNIT);
-        let page_area_bytes = UNIT - self.layout.header;
+        self.write_space(space, number, pages * V8_PAGE_BYTES);
+        let page_area_bytes = V8_PAGE_BYTES - self.layout.header;
         let (mut records, mut allocated_sum) = (Vec::new(), 0);
         // The last page has an area of 8 KiB in which the main thread allocates.
         let (area_bytes, filled_bytes) = (8 << 10, 8 * self.rng.below(1 << 10));
         for page in 0..pages {
-            let start = if is_data { self.map_page(UNIT) } else { self.next_code };
+            let start = if is_data { self.map_page(V8_PAGE_BYTES) } else { self.next_code };
             if !is_data {
-                self.next_code += UNIT;
+                self.next_code += V8_PAGE_BYTES;
             }
             let allocated_bytes = (8 * self.rng.below(page_area_bytes / 8)).max(area_bytes);
             let wasted_bytes = 8 * self.rng.below((page_area_bytes - allocated_bytes) / 8 + 1);
             allocated_sum += allocated_bytes;
-            let (bytes, heap, owner) = (UNIT, HEAP, space);
+            let (bytes, heap, owner) = (V8_PAGE_BYTES, HEAP, space);
             let record =
                 Record { start, bytes, heap, owner, allocated_bytes, wasted_bytes, is_pooled: false };
             records.push(self.write_record(&record));
@@ -332,7 +336,7 @@ impl Writer {
             let has_area = page + 1 == pages && self.rng.below(4) > 0;
             if is_data {
                 self.fill(begin, begin + if has_area { filled_bytes } else { 0 });
-                self.fill(begin + if has_area { area_bytes } else { 0 }, start + UNIT);
+                self.fill(begin + if has_area { area_bytes } else { 0 }, start + V8_PAGE_BYTES);
             }
             self.put(space + self.layout.space.allocated, allocated_sum);
             if has_area {
@@ -345,7 +349,7 @@ impl Writer {
             }
         }
         self.link_pages(space, &records);
-        Usage::of(allocated_sum, pages * UNIT)
+        Usage::of(allocated_sum, pages * V8_PAGE_BYTES)
     }
 
     /// Writes the space of large objects, each on a page of its own.
@@ -379,23 +383,23 @@ impl Writer {
     fn write_pool(&mut self) {
         for heap in [HEAP, ENDED] {
             for _ in 0..self.rng.below(4) {
-                let start = self.map_page(UNIT);
-                let (bytes, owner) = (UNIT, SPACES + 0x400);
+                let start = self.map_page(V8_PAGE_BYTES);
+                let (bytes, owner) = (V8_PAGE_BYTES, SPACES + 0x400);
                 let allocated_bytes = 8 * self.rng.below(1 << 14);
                 let record =
                     Record { start, bytes, heap, owner, allocated_bytes, wasted_bytes: 0, is_pooled: true };
                 self.write_record(&record);
-                self.expected.pool_bytes += UNIT;
+                self.expected.pool_bytes += V8_PAGE_BYTES;
             }
         }
     }
 
     /// Writes the read-only space: one page that a root of the isolate refers to.
     fn write_read_only(&mut self) {
-        let (start, bytes) = (READ_ONLY, UNIT);
+        let (start, bytes) = (READ_ONLY, V8_PAGE_BYTES);
         self.write_record(&Record { start, bytes, allocated_bytes: 4096, ..Record::default() });
         self.put(ISOLATE + 0x800, READ_ONLY + self.layout.header + 0x101);
-        self.expected.read_only_bytes = UNIT;
+        self.expected.read_only_bytes = V8_PAGE_BYTES;
     }
 
     /// Writes blocks of Abseil's: each begins with its size, and a constant XOR its address.

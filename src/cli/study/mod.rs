@@ -27,7 +27,7 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> 
     // Built-in studies are then read from a directory that all nodes see.
     lab.stage().map_err(Failure)?;
     let options = StudyOptions {
-        short: arguments.short,
+        is_short: arguments.short,
         repeat: arguments.repeat,
         timeout: arguments.lab.timeout,
         lab,
@@ -52,7 +52,7 @@ fn result_files(arguments: &Arguments, report_name: &str) -> Result<ResultFiles>
     let request = FileRequest {
         report: arguments.report.clone().map(|file| file.unwrap_or_else(|| PathBuf::from(report_name))),
         plots: arguments.plots.clone(),
-        readme: arguments.readme,
+        writes_readmes: arguments.readme,
         output: arguments.report_output.output.clone(),
         is_narrowed: !arguments.axis.is_empty() || arguments.repeat.is_some(),
         is_short: arguments.short,
@@ -74,7 +74,7 @@ fn check(name: &str, output: &mut Output) -> Result<CommandResult> {
     let (result, problems) = match Study::read(&folder) {
         Ok(study) => {
             let matrix = Matrix::full(Arc::new(study));
-            let cells = matrix.count().map_or_else(|| "too many".to_owned(), |count| count.to_string());
+            let cells = matrix.cell_count().map_or_else(|| "too many".to_owned(), |count| count.to_string());
             if !output.is_json {
                 output.print(&clean_line(&format!(
                     "{}: nothing is wrong with it; cells: {cells}, claims: {}",

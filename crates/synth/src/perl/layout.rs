@@ -14,10 +14,11 @@ pub mod interpreter {
     pub const BYTES: u64 = 3768;
 }
 
-/// Heads of an arena of `PERL_ARENA_SIZE` bytes; the first one links the arena to the next.
-pub const SLOTS: u64 = 170;
-pub const HEAD_BYTES: u64 = 24;
+/// Bytes of an arena (`PERL_ARENA_SIZE`), and of a head (`SV`).
 pub const ARENA_BYTES: u64 = 4080;
+pub const HEAD_BYTES: u64 = 24;
+/// Heads of an arena; the first one links the arena to the next.
+pub const ARENA_HEADS: u64 = ARENA_BYTES / HEAD_BYTES;
 /// Arena descriptions in an `arena_set`.
 pub const SET_ARENAS: u64 = 169;
 

@@ -181,7 +181,7 @@ mod tests {
             assert_eq!(by_type, perl.expected.live_heads);
             assert_eq!(perl.image.word(perl.variables.sv_count), Some(perl.expected.live_heads));
             let head_slots = perl.expected.live_heads + perl.expected.free_heads + perl.expected.arenas;
-            assert_eq!(head_slots, perl.expected.arenas * layout::SLOTS);
+            assert_eq!(head_slots, perl.expected.arenas * layout::ARENA_HEADS);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Structures that readers could get lost in: cyclic chains, endless lists, impossible sizes.
 
 use super::PerlVariables;
-use super::layout::{HEAD_BYTES, SLOTS, body, flags, padname};
+use super::layout::{ARENA_HEADS, HEAD_BYTES, body, flags, padname};
 use crate::damage::KERNEL_START;
 use crate::variants::variants;
 use crate::{Image, PAGE};
@@ -109,10 +109,10 @@ fn trap_in_arenas(image: &mut Image, addresses: &TrapAddresses, trap: Trap) {
             // Makes a head of the first arena look like an arena's first head.
             let head = first + 2 * HEAD_BYTES;
             image.put_word(head, word_at(image, first));
-            image.put_word(head + 8, SLOTS);
+            image.put_word(head + 8, ARENA_HEADS);
             image.put_word(first, head);
         }
-        _ => image.put(first + HEAD_BYTES, &[0xff; (HEAD_BYTES * (SLOTS - 1)) as usize]),
+        _ => image.put(first + HEAD_BYTES, &[0xff; (HEAD_BYTES * (ARENA_HEADS - 1)) as usize]),
     }
 }
 

@@ -136,10 +136,11 @@ impl Perl {
             let previous = self.arenas.last().copied().unwrap_or(0);
             // The first head of an arena links it, and has the number of heads.
             self.heap.put_structure_word(arena, previous);
-            self.heap.put_structure_half(arena + HEAD_REFERENCES, layout::SLOTS as u32);
+            self.heap.put_structure_half(arena + HEAD_REFERENCES, layout::ARENA_HEADS as u32);
             self.heap.put_structure_half(arena + HEAD_FLAGS, 0);
             self.arenas.push(arena);
-            self.free_heads.extend((1..layout::SLOTS).rev().map(|slot| arena + slot * layout::HEAD_BYTES));
+            self.free_heads
+                .extend((1..layout::ARENA_HEADS).rev().map(|slot| arena + slot * layout::HEAD_BYTES));
         }
         // Leaves some heads free, as in a used heap.
         while self.free_heads.len() > 1 && self.rng.chance(10) {

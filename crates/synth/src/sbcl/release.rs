@@ -63,9 +63,9 @@ pub(super) struct ThreadWords {
 
 /// GENCGC-PAGE-BYTES.
 pub(super) const GC_PAGE_BYTES: u64 = 0x8000;
-/// Bytes of a page before the mark bits of its conses: CONS_PAGE_USABLE_BYTES is 32,768 less a bit
-/// for each cons.
-pub(super) const CONS_PAGE_BYTES: u64 = 0x7e00;
+/// Bytes of a page for its conses; their mark bits follow (gc-private.h, CONS_PAGE_USABLE_BYTES): a
+/// cons takes 128 bits and a mark bit (early-vm.lisp, MAX-CONSES-PER-PAGE).
+pub(super) const CONS_PAGE_BYTES: u64 = GC_PAGE_BYTES * 8 / (128 + 1) * 16;
 /// LARGE_OBJECT_SIZE.
 pub(super) const LARGE_BYTES: u64 = 4 * GC_PAGE_BYTES;
 /// SINGLE_OBJECT_FLAG of a page's type.
@@ -203,8 +203,9 @@ impl SbclRelease {
         if self == Self::V2_1_1 { 4 } else { 5 }
     }
 
-    /// An entry of `fixedobj_pages`: attributes are first in 2.1 (then two more ints), last in 2.2.
-    /// They hold flags, then the spacing of objects in words.
+    /// An entry of `fixedobj_pages` (gencgc-internal.h): in 2.1 four bytes of attributes and eight
+    /// others, in 2.2 four others and the attributes. These begin with flags, then the spacing of
+    /// objects in words.
     pub(super) fn fixedobj_entry(self, spacing_words: u8) -> Vec<u8> {
         match self {
             Self::V2_1_1 => vec![0, spacing_words, 0, 0x40, 0, 0, 0, 0, 0, 0, 0, 0],
