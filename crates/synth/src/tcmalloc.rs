@@ -130,6 +130,8 @@ pub struct HeapExpected {
     pub releasable_bytes: u64,
     /// Bytes of extents in use, of jemalloc alone.
     pub active_bytes: u64,
+    /// Bytes that were released or never used, of Google's tcmalloc alone.
+    pub unmapped_bytes: u64,
 }
 
 /// A fabricated allocator.
