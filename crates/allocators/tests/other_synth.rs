@@ -173,6 +173,8 @@ fn a_google_tcmalloc_has_the_built_figures() {
             check_reading(&google_tcmalloc::READER, &built, &what);
             let ((readings, _), _) = read(&google_tcmalloc::READER, &built.image, &built.maps);
             assert_eq!(readings[0].releasable_bytes(), built.expected.releasable_bytes, "{what}");
+            let own = &readings[0].allocator.own;
+            assert_eq!(own["tcmalloc.pageheap_unmapped_bytes"], built.expected.unmapped_bytes, "{what}");
         }
     }
 }

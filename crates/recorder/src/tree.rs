@@ -34,9 +34,6 @@ const MAX_SEARCHES_AFTER_LOSS: u64 = 256;
 const MAX_LISTINGS: u32 = 10;
 /// Maximum size read of a thread's list of children: a hundred thousand process ids.
 const MAX_CHILDREN_BYTES: u64 = 1 << 20;
-/// The pid namespace of the machine: its number never changes (PROC_PID_INIT_INO of
-/// include/linux/proc_ns.h, Linux 3.8).
-const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 
 /// Why /proc cannot be searched for children: see [`lists_children`].
 pub const NO_LISTS: &str = "the kernel was built without lists of child processes (CONFIG_PROC_CHILDREN)";
@@ -58,11 +55,6 @@ pub enum ProcessEvents {
 impl ProcessEvents {
     /// The connector if it can be used, or else polling.
     pub fn best_available() -> Self {
-        // The connector reports the ids of the initial namespace.
-        let own_namespace = std::fs::read_link("/proc/self/ns/pid");
-        if !own_namespace.is_ok_and(|link| link.as_os_str() == INITIAL_PID_NAMESPACE) {
-            return Self::Polling("in a pid namespace the kernel does not report processes".to_owned());
-        }
         match Connector::open() {
             Ok(connector) => Self::Connector(connector),
             Err(error) => Self::Polling(format!("the kernel's process connector cannot be used ({error})")),

@@ -32,6 +32,8 @@ const SLABS_AND_SHIFT: u64 = DATA + 0x5100;
 /// `arena_`, and two allocators of single structures that point to it.
 const ARENA: u64 = DATA + 0x5200;
 const ARENA_USERS: [u64; 2] = [DATA + 0x5300, DATA + 0x5340];
+/// `bytes_nonresident_` of the arena.
+const NOT_RESIDENT_BYTES: u64 = 20 * KIB;
 /// `transfer_cache_`.
 const TRANSFER: u64 = DATA + DATA_BYTES;
 const TRANSFER_STRIDE: u64 = 576;
@@ -274,6 +276,7 @@ impl Writer {
         }
         let sum = |ranges: &[HugeRange]| ranges.iter().map(|range| range.huge_pages).sum::<u64>();
         self.expected.releasable_bytes += sum(&backed_ranges) * HUGE;
+        self.expected.unmapped_bytes += sum(&unbacked_ranges) * HUGE;
         let used_huge_pages = HUGE_PAGES - sum(&unbacked_ranges);
         self.write_huge_map(ALLOCATOR, &unbacked_ranges, [HUGE_PAGES, used_huge_pages]);
         self.write_huge_map(CACHE, &backed_ranges, [sum(&backed_ranges), 10]);
@@ -348,7 +351,10 @@ impl Writer {
             let span_pages = CLASSES[class as usize].span_pages;
             match kind {
                 0 => self.expected.releasable_bytes += pages * PAGE,
-                1 => released_pages.set(page, pages),
+                1 => {
+                    released_pages.set(page, pages);
+                    self.expected.unmapped_bytes += pages * PAGE;
+                }
                 2 => {
                     used_pages.set(page, pages);
                     self.write_block(span_start, pages);
@@ -538,8 +544,17 @@ impl Writer {
 
     /// Writes the arena of tcmalloc's own structures, and two users of it.
     fn write_arena(&mut self) {
-        let unused = [OWN + OWN_BYTES - 4096, 4096];
-        self.image.put_row(ARENA + self.commit.arena_lock_bytes, unused);
+        let end = OWN + OWN_BYTES;
+        let mut words = vec![end - 4096, 4096];
+        if self.commit.has_arena_list {
+            words.push(end - 8192);
+        }
+        // Bytes allocated, unavailable and not resident; then of the list, or the number of blocks.
+        words.extend([3 * MIB, 4112, NOT_RESIDENT_BYTES, 1040]);
+        self.expected.unmapped_bytes += NOT_RESIDENT_BYTES;
+        for (address, word) in (ARENA + self.commit.arena_lock_bytes..).step_by(8).zip(words) {
+            self.image.put_word(address, word);
+        }
         for user in ARENA_USERS {
             self.image.put_word(user, ARENA);
         }

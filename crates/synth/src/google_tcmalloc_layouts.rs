@@ -55,6 +55,8 @@ pub struct Commit {
     pub has_proxy: bool,
     /// Bytes of a lock before the arena's words.
     pub arena_lock_bytes: u64,
+    /// Whether the arena has a list of free blocks.
+    pub has_arena_list: bool,
     /// Binary logarithm of the pages of a leaf of the page map.
     pub leaf_bits: u64,
     /// Whether a node is between the root and its leaves (`PageMap3`).
@@ -76,6 +78,7 @@ pub const COMMITS: [Commit; 3] = [
         tracker_released: 88,
         has_proxy: true,
         arena_lock_bytes: 8,
+        has_arena_list: false,
         leaf_bits: 15,
         has_node: false,
         begins: 16,
@@ -92,6 +95,7 @@ pub const COMMITS: [Commit; 3] = [
         tracker_released: 168,
         has_proxy: true,
         arena_lock_bytes: 8,
+        has_arena_list: false,
         leaf_bits: 15,
         has_node: false,
         begins: 16,
@@ -108,6 +112,7 @@ pub const COMMITS: [Commit; 3] = [
         tracker_released: 168,
         has_proxy: false,
         arena_lock_bytes: 0,
+        has_arena_list: true,
         leaf_bits: 12,
         has_node: true,
         begins: 24,

@@ -131,6 +131,8 @@ pub struct HeapExpected {
     pub releasable_bytes: u64,
     /// Bytes of extents in use (`stats.active`) of jemalloc; 0 of other allocators.
     pub active_bytes: u64,
+    /// Bytes that were released or never used, of Google's tcmalloc alone.
+    pub unmapped_bytes: u64,
 }
 
 /// A fabricated allocator.

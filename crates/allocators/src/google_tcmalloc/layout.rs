@@ -534,6 +534,12 @@ impl RegionLayout {
     }
 }
 
-/// The allocator of tcmalloc's own structures (`arena.h`, `Arena`) begins with the next free
-/// address and the bytes left; here are the bytes that were released (`bytes_nonresident_`).
-pub const ARENA_NOT_RESIDENT: u64 = 32;
+/// Bytes of the lock (`arena_lock_`) with which the allocator of tcmalloc's own structures
+/// (`arena.h`, `Arena`) begins, from 2024-11-21 up to commit 01664be3 of 2026-08-13.
+pub const ARENA_LOCK_BYTES: u64 = 8;
+/// After that lock are the next free address and the bytes left; this far after the lock are the
+/// bytes that were released (`bytes_nonresident_`).
+pub const ARENA_NOT_RESIDENT_AFTER_LOCK: u64 = 32;
+/// Offset of the same in an `Arena` since that commit: it begins with the next free address and the
+/// bytes left, a list of free blocks (`freelist_`) follows, and the lock is after the counts.
+pub const ARENA_NOT_RESIDENT: u64 = 40;

@@ -124,7 +124,10 @@ fn counts_no_kill(group: &Group, members: &Members, memory: &Memory) -> bool {
 
 /// The id of the remedy by which the kernel reclaims from a group.
 pub const MEMORY_RECLAIM: &str = "memory_reclaim";
-/// The file of a group that requests it (Linux 5.19).
+/// What is named as the remedy where none was requested: in each process the call that releases
+/// most.
+pub const BEST_CALLS: &str = "calls";
+/// The file of a group that requests [`MEMORY_RECLAIM`] (Linux 5.19).
 pub const MEMORY_RECLAIM_FILE: &str = "memory.reclaim";
 
 /// What memory.reclaim would release without touching anything in use: clean inactive page cache.

@@ -16,7 +16,7 @@ use strandline_process::group::{Group, Hierarchy};
 use super::advice::Advice;
 use super::facts::{GroupExplanation, GroupProcess, GroupTarget};
 use super::ledgers::MIN_PROCESS_DIVISOR;
-use super::{MEMORY_RECLAIM, MEMORY_RECLAIM_FILE, explain_group};
+use super::{BEST_CALLS, MEMORY_RECLAIM, MEMORY_RECLAIM_FILE, explain_group};
 use crate::facts::{Outcome, Reclamation};
 use crate::remedy::{ReclaimOptions, reclaim};
 
@@ -31,7 +31,7 @@ const UNSEEN_PROCESSES: [&str; 2] = ["other_pid_namespace", "too_many_groups"];
 pub struct GroupReclamation {
     /// The group.
     pub target: GroupTarget,
-    /// The remedy: the requested one, `memory_reclaim`, or `calls` for the best of each process.
+    /// The remedy: the requested one, [`MEMORY_RECLAIM`], or [`BEST_CALLS`].
     pub remedy: String,
     /// How it ended: `done` if at least one call was made, or the kernel reclaimed.
     pub outcome: Outcome,
@@ -92,7 +92,7 @@ pub fn reclaim_group(
 ) -> Result<GroupReclamation, GroupError> {
     let before = explain_group(hierarchy, group)?;
     let mut report = GroupReclamation {
-        remedy: options.remedy.unwrap_or("calls").to_owned(),
+        remedy: options.remedy.unwrap_or(BEST_CALLS).to_owned(),
         outcome: Outcome::NothingToGiveBack,
         dry_run: options.dry_run,
         current_before_bytes: before.cgroup.current_bytes,
@@ -158,8 +158,11 @@ fn reclaim_by_calls(
         report.outcome = Outcome::Refused;
         let reason = all.iter().find_map(|process| process.reason.clone());
         let reason = reason.or_else(|| report.caveats.first().map(|caveat| caveat.text.clone()));
-        let processes = counted(chosen.len() as u64, "process");
-        report.reason = reason.map(|reason| format!("no call was made, of {processes}: {reason}"));
+        let processes = match chosen.as_slice() {
+            [process] => format!("process {}", process.pid),
+            _ => format!("any of {}", counted(chosen.len() as u64, "process")),
+        };
+        report.reason = reason.map(|reason| format!("no call was made in {processes}: {reason}"));
     }
 }
 

@@ -363,7 +363,7 @@ impl Chooser<'_> {
             return Err(Reason::Seccomp);
         }
         let rank = |disturbance| Rank { is_filtered: status.is_under_seccomp(), disturbance };
-        let Some(ThreadActivity::Call(call)) = self.process.task_activity(tid) else {
+        let Some(ThreadActivity::InCall(call)) = self.process.task_activity(tid) else {
             return Ok(rank(Disturbance::Running));
         };
         if call.number == FUTEX && self.conditions.locks.contains(&call.arguments[FUTEX_WORD_ARGUMENT]) {

@@ -56,7 +56,7 @@ impl<'a> HeapOwner<'a> {
     /// Whether the owner sleeps until an event, as in its loop; stops nothing.
     pub fn sleeps(&self) -> bool {
         let activity = self.process.task_activity(self.thread.tid);
-        matches!(activity, Some(ThreadActivity::Call(call)) if EVENT_WAITS.contains(&call.number))
+        matches!(activity, Some(ThreadActivity::InCall(call)) if EVENT_WAITS.contains(&call.number))
     }
 
     /// Stops the owner, once. A stop has the kernel repeat its wait with the whole timeout, so that

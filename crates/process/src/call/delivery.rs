@@ -102,7 +102,7 @@ impl Injected<'_> {
     /// blocked there stay blocked.
     fn sleeps_with_pending_signal(&self) -> bool {
         let (process, tid) = (self.tracee.process, self.tracee.tid);
-        if !matches!(process.task_activity(tid), Some(ThreadActivity::Call(call)) if call.number == FUTEX) {
+        if !matches!(process.task_activity(tid), Some(ThreadActivity::InCall(call)) if call.number == FUTEX) {
             return false;
         }
         let Ok(status) = process.task_status(tid) else { return false };

@@ -46,7 +46,7 @@ impl Asleep {
     /// Checks thread `tid`; `None` if it runs, waits outside a system call, has ended, or the
     /// kernel does not report it.
     pub fn check(process: &Process, tid: i32) -> Option<Self> {
-        let Some(ThreadActivity::Call(call)) = process.task_activity(tid) else { return None };
+        let Some(ThreadActivity::InCall(call)) = process.task_activity(tid) else { return None };
         // The thread may wait for a child that runs on the same memory.
         if CLONE_CALLS.contains(&call.number) {
             return None;
@@ -67,11 +67,14 @@ impl Asleep {
 
     /// Its known registers without the thread pointer.
     fn without_thread_pointer(&self, tid: i32) -> ThreadFacts {
-        let BlockedCall { arguments: [rdi, rsi, rdx, r10, r8, r9], stack_pointer, instruction, .. } =
-            self.call;
+        let BlockedCall {
+            arguments: [rdi, rsi, rdx, r10, r8, r9], stack_pointer, instruction_pointer, ..
+        } = self.call;
         let mut general = [None; 16];
         // The kernel reports only these; numbered as in `ThreadFacts::general`.
-        for (number, word) in [(3, rdx), (4, rsi), (5, rdi), (7, r8), (8, r9), (9, r10), (15, instruction)] {
+        for (number, word) in
+            [(3, rdx), (4, rsi), (5, rdi), (7, r8), (8, r9), (9, r10), (15, instruction_pointer)]
+        {
             general[number] = Some(word);
         }
         ThreadFacts { tid, stack_pointer, fs_base: 0, general }

@@ -287,7 +287,7 @@ impl ExitWatch {
                     }
                 }
                 match self.process.task_activity(tid) {
-                    Some(ThreadActivity::Call(call)) if EXEC_CALLS.contains(&call.number) => return true,
+                    Some(ThreadActivity::InCall(call)) if EXEC_CALLS.contains(&call.number) => return true,
                     _ => is_unclear = true,
                 }
             }

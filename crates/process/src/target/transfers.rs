@@ -159,7 +159,7 @@ mod tests {
     fn only_a_call_that_waits_for_several_messages_is_a_transfer() {
         let is_transfer = |flags: u64| {
             let arguments = [3, 0x1000, 10, flags, 0, 0];
-            is_transfer(&BlockedCall { number: 299, arguments, stack_pointer: 0, instruction: 0 })
+            is_transfer(&BlockedCall { number: 299, arguments, stack_pointer: 0, instruction_pointer: 0 })
         };
         assert!(is_transfer(0) && !is_transfer(0x10000) && !is_transfer(0x40));
     }
