@@ -89,11 +89,8 @@ pub enum Unit {
 pub fn unit(name: &str, metric: Option<&Metric>) -> Unit {
     let last_part = name.rsplit('.').next().unwrap_or(name);
     let is_in_bytes = match metric {
-        // A runtime's reader also has counts, and names that are the runtime's own, such as V8's
-        // `space_size`.
-        Some(Metric::Row { row, .. }) if row.starts_with("runtime.") => {
-            last_part.contains("bytes") || last_part.ends_with("_size")
-        }
+        // A runtime's reader also has counts; SBCL's names may begin with `bytes_`.
+        Some(Metric::Row { row, .. }) if row.starts_with("runtime.") => last_part.contains("bytes"),
         Some(Metric::Row { .. }) => true,
         _ => last_part.ends_with("_bytes") || is_status_line(last_part),
     };
