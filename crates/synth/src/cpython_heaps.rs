@@ -51,23 +51,26 @@ const SHARED_SHIFT: u32 = 2;
 /// `Py_TPFLAGS_MANAGED_DICT`.
 const MANAGED_DICT: u64 = 1 << 4;
 
-/// `_Py_mimalloc_heap_id`. Number 2 (`_Py_MIMALLOC_HEAP_GC`) has no objects here.
+/// `_Py_mimalloc_heap_id`.
 const HEAP_MEMORY: u64 = 0;
 const HEAP_OBJECT: u64 = 1;
+const HEAP_GC: u64 = 2;
 const HEAP_GC_PRE: u64 = 3;
 const HEAPS: u64 = 4;
 /// Bytes before an object of the heap `HEAP_GC_PRE`: its dictionary and its weak references.
 const PRE_HEADER_BYTES: u64 = 16;
 
 /// The types; the first one is the type of the others.
-const TYPE_SPECS: [TypeSpec; 3] = [
+const TYPE_SPECS: [TypeSpec; 4] = [
     TypeSpec { name: "type", flags: READY | HAVE_GC | IS_TYPE, basic_bytes: 416, item_bytes: 40 },
     TypeSpec { name: "plain", flags: READY, basic_bytes: 48, item_bytes: 0 },
+    TypeSpec { name: "collected", flags: READY | HAVE_GC, basic_bytes: 56, item_bytes: 0 },
     TypeSpec { name: "with_dict", flags: READY | HAVE_GC | MANAGED_DICT, basic_bytes: 40, item_bytes: 0 },
 ];
 /// Indexes in [`TYPE_SPECS`] of the types that have instances.
 const PLAIN: usize = 1;
-const WITH_DICT: usize = 2;
+const COLLECTED: usize = 2;
+const WITH_DICT: usize = 3;
 
 /// Sizes of blocks.
 const BLOCK_SIZES: [u64; 6] = [48, 64, 96, 320, 1024, 8192];
@@ -202,6 +205,7 @@ impl Writer {
     fn write_block(&mut self, block: u64, block_bytes: u64, heap: u64) {
         let index = match heap {
             HEAP_OBJECT => Some(PLAIN),
+            HEAP_GC => Some(COLLECTED),
             HEAP_GC_PRE => Some(WITH_DICT),
             _ => None,
         };
