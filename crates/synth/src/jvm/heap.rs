@@ -97,7 +97,7 @@ impl Writer {
         heap_bytes: u64,
     ) -> u64 {
         let common_bytes = self.tables.size_of("CollectedHeap");
-        // They were declared as if the shared part were empty, and are moved behind it.
+        // They were declared as if the shared part were empty, and are moved after it.
         for (field, _) in fields {
             let offset = self.tables.offset(heap_type, field);
             self.tables.declare_field(heap_type, field, common_bytes + offset);

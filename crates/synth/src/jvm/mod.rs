@@ -27,7 +27,7 @@ use crate::{Image, PAGE, Rng, Tally, Usage, map_line, map_lines};
 const LIBRARY: u64 = 0x7f50_0000_0000;
 const DATA: u64 = LIBRARY + 0x10_0000;
 const DATA_BYTES: u64 = 12 * PAGE;
-/// Address of glibc's code: its malloc puts JNI handles where readers search, another may not.
+/// Address of glibc's code: glibc's malloc puts JNI handles where readers search; others may not.
 const LIBC: u64 = 0x7fff_0000_0000;
 /// Memory from malloc.
 const STRUCTURES: u64 = 0x7f40_0001_0000;
