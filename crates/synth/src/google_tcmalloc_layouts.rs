@@ -65,7 +65,7 @@ pub struct Commit {
     pub begins: u64,
 }
 
-pub const COMMITS: [Commit; 3] = [
+pub const COMMITS: [Commit; 4] = [
     // 24b3f29b of 2025-06-16
     Commit {
         partitions: 2,
@@ -87,6 +87,23 @@ pub const COMMITS: [Commit; 3] = [
     Commit {
         partitions: 2,
         large_bit: 60,
+        small_pages_word: 32,
+        small_pages_bit: 0,
+        large_state: 32,
+        inline_objects: 8,
+        tracker_used: 56,
+        tracker_released: 168,
+        has_proxy: true,
+        arena_lock_bytes: 8,
+        has_arena_list: false,
+        leaf_bits: 15,
+        has_node: false,
+        begins: 16,
+    },
+    // d4298367 of 2025-12-23
+    Commit {
+        partitions: 2,
+        large_bit: 58,
         small_pages_word: 32,
         small_pages_bit: 0,
         large_state: 32,

@@ -88,6 +88,9 @@ fn is_valid(
     let Some(span) = layout.span(bytes, heap.page_shift).filter(|span| span.first_page == page) else {
         return false;
     };
+    if !layout.has_clear_reserved_bits(bytes, heap.page_shift) {
+        return false;
+    }
     if let Some(class) = class {
         return heap.classes.span_pages.get(usize::from(class)) == Some(&span.pages)
             && has_consistent_free_count(heap, layout, bytes, &span, class);

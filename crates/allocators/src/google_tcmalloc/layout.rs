@@ -101,11 +101,13 @@ const LATEST: Layout = Layout {
 };
 
 /// All known layouts.
-pub static LAYOUTS: [Layout; 7] = [
+pub static LAYOUTS: [Layout; 9] = [
     COMMON,
     Layout { since: "2024-12", span_bytes: 48, list_capacity: 4, sample_size: 64, ..COMMON },
     WITH_FEATURES,
-    Layout { since: "2026-04", reserved_bits: 24, sample_size: 64, ..WITH_FEATURES },
+    Layout { since: "2025-12", reserved_bits: 23, ..WITH_FEATURES },
+    Layout { since: "2026-01", reserved_bits: 23, sample_size: 64, ..WITH_FEATURES },
+    Layout { since: "2026-03", reserved_bits: 24, sample_size: 64, ..WITH_FEATURES },
     Layout {
         since: "2026-07",
         reserved_bits: 24,
@@ -186,6 +188,14 @@ impl Layout {
         let page_bits = ADDRESS_BITS - page_shift;
         let crosses = page_bits < 32 && page_bits + self.reserved_bits > 32;
         if crosses { 32 + self.reserved_bits } else { page_bits + self.reserved_bits }
+    }
+
+    /// Whether the reserved bits of a span are 0, as its constructor sets them (`reserved_`): flags
+    /// of layouts with fewer ones are not.
+    pub fn has_clear_reserved_bits(&self, bytes: &[u8], page_shift: u32) -> bool {
+        let start = self.large_flag_position(page_shift) - self.reserved_bits;
+        word_at(bytes, SPAN_FIRST_PAGE)
+            .is_some_and(|word| (word >> start).trailing_zeros() >= self.reserved_bits)
     }
 
     /// Reads a span structure with `read`, and nothing after it, as the last one may end where its
