@@ -183,7 +183,8 @@ fn process_events() -> Check {
         Ok(_) => (Status::Ok, "the kernel's process connector reports forks, execs and exits".to_owned()),
         Err(error) => (Status::Limited, format!("the kernel's process connector: {error}")),
     };
-    // From Linux 6.6 on none is needed: other failures are those of namespaces.
+    // From Linux 6.6 on none is needed: other failures are those of namespaces
+    // and of kernels without the connector.
     let lacks_right = connector.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied);
     let impact =
         "run and record search /proc for children every 10 ms, and do not see those that live shorter";

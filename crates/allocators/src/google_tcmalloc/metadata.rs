@@ -62,8 +62,8 @@ pub fn not_resident_bytes(heap: &Heap, ranges: &[AddressRange]) -> Option<u64> {
     let holds_free_range = |&StaticWord { address, value: next_free }: &StaticWord| {
         let Some(free_bytes) = heap.statics.word(address + 8) else { return false };
         let free_range = AddressRange::sized(next_free, free_bytes);
-        // Memory for structures is taken in whole huge pages, and used from their start
-        // (`internal/system_allocator.h`, `MmapRegion::Alloc`).
+        // Memory for structures is taken in whole huge pages (`internal/system_allocator.h`,
+        // `MmapRegion::Alloc`), and used from their start (`Arena::Alloc`).
         free_range.end.is_multiple_of(HUGE_BYTES) && ranges.iter().any(|range| range.covers(free_range))
     };
     heap.statics.words().filter(holds_free_range).find_map(|word| {

@@ -147,7 +147,7 @@ fn check_size(ranges: &[Range<u64>]) -> io::Result<()> {
     if sum > MAX_WALK_BYTES {
         let text = format!(
             "{sum} bytes of address space are more than the {MAX_WALK_BYTES} that are read page by page: \
-             use Linux 6.7 or later, which lists anonymous pages"
+             use Linux 6.7 or later, and a seccomp profile that permits PAGEMAP_SCAN"
         );
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
