@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 
 use serde::Serialize;
 use strandline_process::pages::USER_ADDRESS_END;
+use strandline_process::procfs;
 use strandline_process::rights::Rights;
 use strandline_sys::capabilities::{CHECKPOINT_RESTORE, NET_ADMIN, SYS_PTRACE, with_dac_capabilities};
 use strandline_sys::{connector, host, memory, pagemap, ptrace};
@@ -183,8 +184,8 @@ fn process_events() -> Check {
         Ok(_) => (Status::Ok, "the kernel's process connector reports forks, execs and exits".to_owned()),
         Err(error) => (Status::Limited, format!("the kernel's process connector: {error}")),
     };
-    // From Linux 6.6 on none is needed: other failures are those of namespaces
-    // and of kernels without the connector.
+    // From Linux 6.6 on no capability is needed, and only namespaces or a kernel without the
+    // connector make this fail.
     let lacks_right = connector.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied);
     let impact =
         "run and record search /proc for children every 10 ms, and do not see those that live shorter";
@@ -305,13 +306,13 @@ fn seccomp() -> Check {
     check("seccomp", status, finding, impact, Some("start strandline outside the container or sandbox"))
 }
 
-/// Whether a filter applies, by the text of /proc/self/status; `None` if it cannot be read.
+/// Whether a filter applies, by the text of /proc/self/status; `None` if that cannot be read.
 fn seccomp_status(text: Option<&str>) -> (Status, String) {
     let Some(text) = text else {
         return (Status::Limited, "/proc/self/status cannot be read".to_owned());
     };
-    match text.lines().find_map(|line| line.strip_prefix("Seccomp:")).map(str::trim) {
-        Some("0") => (Status::Ok, "no filter on strandline itself".to_owned()),
+    match procfs::Status::parse(text.as_bytes()).seccomp_mode {
+        Some(0) => (Status::Ok, "no filter on strandline itself".to_owned()),
         None => (Status::Ok, "the kernel reports no filter".to_owned()),
         Some(mode) => (Status::Limited, format!("strandline runs under a seccomp filter (mode {mode})")),
     }

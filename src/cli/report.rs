@@ -153,7 +153,7 @@ struct Destination {
     writer: Box<dyn Write>,
     /// The incomplete file; `None` for a device, a pipe or standard output.
     temporary: Option<NamedTempFile>,
-    /// The path that the incomplete file gets in the end; `None` without one.
+    /// The path that the incomplete file gets in the end; `None` without such a file.
     path: Option<PathBuf>,
     name: String,
     /// Whether strandline chose the name of the file, and has to print it.

@@ -74,7 +74,8 @@ pub trait Executor: Send {
     /// Why this executor does not count instructions and cycles; `None` if it does.
     fn no_counters_reason(&self) -> Option<String>;
 
-    /// What runs whole rounds on other machines, or `None`; single jobs run here in any case.
+    /// What runs whole rounds on other machines; `None` if rounds run here, as single jobs always
+    /// do.
     fn remote(&mut self) -> Option<&mut dyn RemoteExecutor> {
         None
     }

@@ -35,10 +35,6 @@ const FURTHER_CAPABILITIES: [FurtherCapability; 3] = [
     FurtherCapability { capability: CHECKPOINT_RESTORE, adds: "mapped files that were deleted" },
 ];
 
-/// The link of the machine's user namespace, with its inode number (include/linux/proc_ns.h,
-/// PROC_USER_INIT_INO).
-const FIRST_USER_NAMESPACE: &str = "user:[4026531837]";
-
 /// Where the Debian package has the program, and the list of its files (dpkg(1)).
 const PACKAGED_PROGRAM: &str = "/usr/bin/strandline";
 const PACKAGE_FILES: &str = "/var/lib/dpkg/info/strandline.list";
@@ -227,7 +223,7 @@ impl Confinement {
         // If neither file can be read, nothing is known.
         let status = fs::read("/proc/self/status").unwrap_or_default();
         let is_inner = fs::read_link("/proc/self/ns/user")
-            .is_ok_and(|namespace| namespace.as_os_str() != FIRST_USER_NAMESPACE);
+            .is_ok_and(|namespace| namespace.as_os_str() != host::FIRST_USER_NAMESPACE);
         if is_inner {
             Self::UserNamespace
         } else if Status::parse(&status).is_under_seccomp() {

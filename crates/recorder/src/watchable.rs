@@ -6,14 +6,13 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use strandline_sys::capabilities;
+use strandline_sys::spawn::DEFAULT_PATH;
 
 /// How much of a program is searched: the names are in its dynamic section or its constants.
 const MAX_SEARCHED_BYTES: u64 = 64 << 20;
 /// LeakSanitizer traces its own process at exit, and fails if another process does. Programs that
 /// link it contain its name; others name the library.
 const SANITIZERS: [&[u8]; 3] = [b"LeakSanitizer", b"libasan.so", b"liblsan.so"];
-/// Folders that glibc's `execvp` searches without PATH (confstr(3), `_CS_PATH`).
-const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 /// Why `program` must not be watched; `None` if it can be.
 pub fn obstacle(program: &Path) -> Option<&'static str> {

@@ -69,7 +69,7 @@ impl Column {
         }
     }
 
-    /// The column with this [`Self::name`]; `None` if there is none.
+    /// The column with this [`Self::name`]; `None` if no column has it.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|column| column.name() == name)
     }

@@ -61,7 +61,7 @@ pub struct View {
     pub read_runtimes: Vec<Section>,
     /// What would release memory, best first.
     pub remedies: Vec<RemedyView>,
-    /// Remedies that release too little for their own line, as one line; `None` without any.
+    /// Remedies that release too little for their own line, as one line; `None` if no remedy does.
     pub minor_remedies: Option<String>,
     /// What is not known.
     pub caveats: Vec<String>,

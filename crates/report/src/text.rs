@@ -55,7 +55,7 @@ pub fn own_command(words: &[String]) -> String {
 /// The name of a process of the file `executable`: the file name in the first word of its command,
 /// or the title if it wrote one there. A title with options is a command line again (Chromium's
 /// children): then the kind of process is appended. Without a name there, that of the file; `None`
-/// without either.
+/// if neither has a name.
 pub fn own_name(words: &[String], executable: Option<&str>) -> Option<String> {
     let Some(first_word) = words.first() else { return executable.and_then(file_name) };
     // A path may contain spaces.

@@ -102,7 +102,7 @@ pub struct Survey {
     pub duration: Duration,
     /// Those with the most RSS, in descending order.
     pub processes: Vec<ProcessFigures>,
-    /// All others; `None` if there are none.
+    /// The sum of all others; `None` if each process is in `processes`.
     pub others: Option<Sum>,
     /// All of them by control group, sorted by path; the small groups as [`OTHER_GROUPS`].
     pub groups: Vec<GroupSum>,

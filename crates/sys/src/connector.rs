@@ -8,6 +8,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+use crate::host;
+
 /// `CN_IDX_PROC` and `CN_VAL_PROC`: both the group and the address of the process connector.
 const CN_IDX_PROC: u32 = 1;
 /// The request for all events (`enum proc_cn_mcast_op`).
@@ -28,9 +30,6 @@ const EVENT_BYTES: usize = 16;
 const LISTEN_BYTES: usize = size_of::<u32>();
 /// Requested size of the queue: room for thousands of events.
 const QUEUE_BYTES: libc::c_int = 4 << 20;
-/// The first pid namespace: its number never changes (PROC_PID_INIT_INO of include/linux/proc_ns.h,
-/// Linux 3.8).
-const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 
 /// A fork, exec or exit. Ids are those of the first pid namespace: [`Connector::open`] fails in
 /// others.
@@ -96,7 +95,7 @@ impl Connector {
         // The kernel ignores a request from another pid namespace, but while there are other
         // listeners it sends their events here too, with ids that are unknown in this namespace.
         let own_namespace = std::fs::read_link("/proc/self/ns/pid");
-        if !own_namespace.is_ok_and(|link| link.as_os_str() == INITIAL_PID_NAMESPACE) {
+        if !own_namespace.is_ok_and(|link| link.as_os_str() == host::FIRST_PID_NAMESPACE) {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
                 "it has the process ids of the first pid namespace, not of this one",

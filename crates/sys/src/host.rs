@@ -8,6 +8,12 @@ use crate::process::Usage;
 /// Bytes of a base page: x86-64 has no other size of these.
 pub(crate) const PAGE_BYTES: usize = 4096;
 
+/// Target of /proc/PID/ns/user in the first user namespace, whose inode number never changes
+/// (PROC_USER_INIT_INO of include/linux/proc_ns.h, Linux 3.8).
+pub const FIRST_USER_NAMESPACE: &str = "user:[4026531837]";
+/// Target of /proc/PID/ns/pid in the first pid namespace (PROC_PID_INIT_INO of the same file).
+pub const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
+
 /// The kernel's page size in bytes.
 pub fn page_bytes() -> u64 {
     PAGE_BYTES as u64

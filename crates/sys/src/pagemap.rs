@@ -66,8 +66,8 @@ pub fn scan(pagemap: &File, range: Range<u64>, wanted: u64, regions: &mut [Regio
     request(pagemap, ScanArgument::new(range, wanted), regions)
 }
 
-/// Returns the address of the first page of `range`, in memory or swapped out; `None` if there is
-/// none. Zero pages do not count.
+/// Returns the address of the first page of `range`, in memory or swapped out; `None` if the
+/// range has no such page. Zero pages do not count.
 ///
 /// # Errors
 /// As [`scan`].

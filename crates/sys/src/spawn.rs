@@ -10,6 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::signal;
 
+/// Folders that glibc's `execvp` searches without PATH (confstr(3), `_CS_PATH`).
+pub const DEFAULT_PATH: &str = "/bin:/usr/bin";
+
 /// A limit of `setrlimit(2)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {

@@ -6,12 +6,12 @@ use std::fs;
 use strandline_process::rights::{Rights, file_name};
 use strandline_report::checks::{Check, Status};
 use strandline_sys::capabilities::{Capability, SYS_PTRACE};
+use strandline_sys::host::{FIRST_PID_NAMESPACE, FIRST_USER_NAMESPACE};
 
 use super::{check, read};
 
-/// The names of the initial namespaces, with their inode numbers (include/linux/proc_ns.h:
-/// PROC_USER_INIT_INO, PROC_PID_INIT_INO).
-const INITIAL_NAMESPACES: [(&str, &str); 2] = [("user", "user:[4026531837]"), ("pid", "pid:[4026531836]")];
+/// The kinds of namespaces that limit which processes can be read, and the first one of each.
+const FIRST_NAMESPACES: [(&str, &str); 2] = [("user", FIRST_USER_NAMESPACE), ("pid", FIRST_PID_NAMESPACE)];
 
 /// Advice where Yama lets no process trace.
 pub(super) const SCOPE_3_ADVICE: &str =
@@ -96,8 +96,8 @@ fn capability_status(rights: &Rights) -> (Status, String) {
 pub(super) fn rights() -> Check {
     let rights = Rights::own();
     // A kernel without namespaces has no such links.
-    let is_initial = INITIAL_NAMESPACES.iter().all(|(kind, initial)| {
-        fs::read_link(format!("/proc/self/ns/{kind}")).map_or(true, |name| name.as_os_str() == *initial)
+    let is_initial = FIRST_NAMESPACES.iter().all(|(kind, first)| {
+        fs::read_link(format!("/proc/self/ns/{kind}")).map_or(true, |name| name.as_os_str() == *first)
     });
     let (status, finding) = rights_status(ptrace_scope_setting().as_deref(), &rights, is_initial);
     let impact = "the processes that explain, holders and reclaim can read; run and record sample all";

@@ -139,12 +139,13 @@ fn structure_at(
     memory.read(pointer, &mut bytes).ok()?;
     // Counts have 16 bits each.
     let count_of = |bin: usize| Some(half_word_at(&bytes, 2 * (bin & !1))? >> (16 * (bin & 1)) & 0xffff);
-    let max_count = (0..cache_layout.bins).filter_map(count_of).max()?;
     let empty_count = match cache_layout.counts {
         BinCounts::Entries => Some(0),
-        // Without slots nothing can be in a cache.
-        BinCounts::EqualSlots if max_count == 0 => return None,
-        BinCounts::EqualSlots => Some(max_count),
+        BinCounts::EqualSlots => {
+            let slots = (0..cache_layout.bins).filter_map(count_of).max();
+            // Without slots nothing can be in a cache.
+            Some(slots.filter(|&slots| slots > 0)?)
+        }
         BinCounts::Unused => None,
     };
     let (mut lists, mut unmatched_counts) = (Vec::new(), 0);

@@ -23,9 +23,10 @@ pub struct Advice {
 const MIB: u64 = 1 << 20;
 /// Sizes are rounded up to this.
 const STEP_BYTES: u64 = 64 * MIB;
-/// A suggested limit is above what cannot be reclaimed by that divided by this.
+/// Headroom of a suggested limit: the bytes that cannot be reclaimed, divided by this.
 const HEADROOM_DIVISOR: u64 = 4;
-/// A limit is too small if what cannot be reclaimed leaves less of it than it divided by this.
+/// A limit is too small if the bytes that cannot be reclaimed leave less than the limit divided by
+/// this.
 const MIN_LEFT_DIVISOR: u64 = 10;
 /// Shared memory of more than the limit divided by this gets a setting.
 const MIN_SHARED_DIVISOR: u64 = 10;

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::read::{ReadCache, ReadRef};
+use strandline_sys::spawn::DEFAULT_PATH;
 
 use crate::path_error::path_error;
 
@@ -36,8 +37,6 @@ const CLASS_INDEX: usize = 4;
 const CAPABILITY_BYTES: usize = 64;
 /// Permission to execute, of the user, the group or others.
 const EXECUTABLE_BITS: u32 = 0o111;
-/// Folders that glibc's `execvp` searches without `PATH` (confstr(3), `_CS_PATH`).
-const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 /// Facts from the file of a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -54,8 +54,8 @@ impl SeriesPoint for GroupPoint {
 pub struct LimitStep {
     /// From when on, in microseconds.
     pub at_us: u64,
-    /// The smallest limit of the group and those above it; `None` without one, or if one of them
-    /// could not be read.
+    /// The smallest limit of the group and those above it; `None` if none of them has a limit, or
+    /// if one limit could not be read.
     pub bytes: Option<u64>,
 }
 

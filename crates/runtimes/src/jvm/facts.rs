@@ -36,7 +36,7 @@ pub struct Jvm {
     pub class_loader_count: Option<u64>,
     /// Reserved range of the heap, start and end; `None` if it is shared memory in many places.
     pub heap_range: Option<(u64, u64)>,
-    /// Number of mappings of the heap's memory: RSS counts each of them. `None` if there is one.
+    /// Number of mappings of the heap's memory: RSS counts each of them. `None` if it is 1.
     pub views: Option<u64>,
     /// Whether requests from outside are possible (`-XX:+DisableAttachMechanism` and `-Xrs` turn
     /// them off); `None` if a flag could not be read.

@@ -81,7 +81,7 @@ const MAX_FILES: usize = 4096;
 pub struct Program {
     /// Its path, as the kernel names it.
     pub path: String,
-    /// The version among its constants; `None` if there is none, or more than one.
+    /// The version among its constants; `None` if they have no version, or more than one.
     pub version: Option<String>,
     /// Memory for a copy of its objects.
     pub(super) reserved: ReservedMemory,
@@ -122,8 +122,8 @@ impl Program {
         self.symbols.get(name).map(|symbol| AddressRange::sized(symbol.address, symbol.bytes))
     }
 
-    /// The unsigned value of a variable of up to 8 bytes, by its size in the file; `None` without
-    /// such a symbol, or if it cannot be read.
+    /// The unsigned value of a variable of up to 8 bytes, by its size in the file; `None` if
+    /// the runtime does not have it, or if it is larger or cannot be read.
     pub fn value(&self, memory: &dyn Memory, name: &str) -> Option<u64> {
         let &Symbol { address, bytes } = self.symbols.get(name)?;
         let length = usize::try_from(bytes).ok().filter(|length| (1..=8).contains(length))?;
@@ -139,8 +139,8 @@ impl Program {
 }
 
 /// The version among a runtime's constants: a whole string that parses as a release of SBCL 2
-/// (versions of zlib and zstd, which it may also hold, start with 1). `None` if there is none, or
-/// more than one.
+/// (versions of zlib and zstd, which it may also hold, start with 1). `None` if they have no such
+/// version, or more than one.
 fn version_in(constants: &[u8]) -> Option<String> {
     let mut only_version: Option<&str> = None;
     for text in constants.split(|&byte| byte == 0) {

@@ -79,7 +79,7 @@ pub struct Spaces {
     /// By address, without overlap.
     pub list: Vec<Space>,
     /// A space that is left out because it overlaps a lower one, or has an impossible place; `None`
-    /// if there is none.
+    /// if no space is left out.
     pub left_out: Option<SpaceKind>,
 }
 

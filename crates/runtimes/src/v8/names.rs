@@ -121,7 +121,7 @@ pub fn object_type_name(
 pub struct Constructors {
     /// Names by the prototype that their objects have.
     by_prototype: HashMap<u64, BTreeSet<String>>,
-    /// Names by the address of a hidden class of their objects; `None` if there is none.
+    /// Names by the address of a hidden class of their objects; `None` if its objects have no name.
     by_hidden_class: HashMap<u64, Option<String>>,
     /// Prototypes that have more constructors than are kept.
     cut_prototypes: HashSet<u64>,
@@ -201,7 +201,8 @@ pub fn function_type_name(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shared
     format!("function {}", name.as_deref().unwrap_or(ANONYMOUS))
 }
 
-/// Returns the name in a `SharedFunctionInfo`, or in its `ScopeInfo`; `None` if there is none.
+/// Returns the name in a `SharedFunctionInfo`, or in its `ScopeInfo`; `None` if neither has a name,
+/// or if it cannot be read.
 fn function_name(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shared: u64) -> Option<String> {
     let shared =
         Shapes::object_at(shared).filter(|shared| shapes.is_of_class(*shared, "SharedFunctionInfo"))?;

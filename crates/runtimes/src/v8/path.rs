@@ -327,7 +327,7 @@ impl Search<'_> {
     }
 
     /// Returns the first reference to one of `targets`, which are sorted, in `bytes` that begin at
-    /// `offset` of an object; `None` if there is none.
+    /// `offset` of an object; `None` if `bytes` refer to no target.
     fn first_reference_to(
         &self,
         shape: Shape,

@@ -125,7 +125,7 @@ pub struct Heap {
     pub shared_unread_ranges: Vec<AddressRange>,
     /// Mappings of that shared memory; a page may be in several.
     pub views: Vec<AddressRange>,
-    /// Number of mappings of each page of that memory; `None` if there is one.
+    /// Number of mappings of each page of that memory; `None` if it is 1.
     pub times_mapped: Option<u64>,
     /// Whether objects follow each other without gaps in each area, so that they can be walked.
     pub is_parsable: bool,

@@ -62,7 +62,7 @@ impl<'a> Blobs<'a> {
         Some(Self { view: *view, segment_maps: code::segment_maps(view)?, blobs: HashMap::new() })
     }
 
-    /// Returns the piece of code at `pc`; `None` if there is none, or it cannot be read.
+    /// Returns the piece of code at `pc`; `None` if no code is there, or it cannot be read.
     pub fn at(&mut self, pc: u64) -> Option<Blob> {
         let segment = *self.segment_maps.iter().find(|segment| segment.range.contains(pc))?;
         let start = self.blob_start(&segment, pc)?;

@@ -302,8 +302,8 @@ impl Arena {
     /// `_hwm` (the mark) and `_max` (the end of the chunk) follow.
     const FIRST_OFFSETS: [u64; 2] = [8, 16];
 
-    /// Reads the arena at an address; `None` if there is none: the length in the current chunk must
-    /// agree with the end of the chunk that the arena states.
+    /// Reads the arena at an address; `None` if no arena is there: the length in the current chunk
+    /// must agree with the end of the chunk that the arena states.
     fn read(view: &View<'_>, at: u64) -> Option<Self> {
         if at == 0 || !at.is_multiple_of(8) {
             return None;
