@@ -18,7 +18,7 @@ pub struct Inspection {
     pub explanation: Explanation,
     /// What the allocators' readers found.
     pub readings: Vec<Reading>,
-    /// For each runtime that takes requests: its request, or why there is none.
+    /// For each runtime that takes requests: its request, or why none can be made.
     pub notifications: Vec<Result<Notification, String>>,
     /// All-zero resident pages of private anonymous memory, claimed or not, in address order.
     pub zero_runs: RangeSet,
@@ -27,8 +27,8 @@ pub struct Inspection {
 }
 
 impl Inspection {
-    /// Returns the request for `remedy`, or why there is none; `None` if no runtime was read that
-    /// takes requests.
+    /// Returns the request for `remedy`, or why none can be made; `None` if no runtime that takes
+    /// requests was read.
     pub fn notification(&self, remedy: &str) -> Option<Result<&Notification, &str>> {
         let requests = self.notifications.iter().flatten();
         let found = requests.clone().find(|request| request.remedy == remedy);

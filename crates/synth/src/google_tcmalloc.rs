@@ -549,7 +549,8 @@ impl Writer {
         if self.commit.has_arena_list {
             words.push(end - 8192);
         }
-        // Bytes allocated, unavailable and not resident; then bytes in the list, or the blocks' number.
+        // Bytes allocated, unavailable and not resident; then bytes in the list, or the number of
+        // blocks.
         words.extend([3 * MIB, 4112, NOT_RESIDENT_BYTES, 1040]);
         self.expected.unmapped_bytes += NOT_RESIDENT_BYTES;
         for (address, word) in (ARENA + self.commit.arena_lock_bytes..).step_by(8).zip(words) {
