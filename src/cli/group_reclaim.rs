@@ -16,22 +16,21 @@ pub const SCHEMA: &str = "strandline/reclaim-cgroup/1";
 /// Applies the remedy to the group that is named.
 pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<CommandResult> {
     let (hierarchy, group) = open(&arguments.group)?;
-    let line = Progress::new(!output.is_json);
-    let show = |done, total| line.set_line(&format!("process {} of {total}", done + 1));
-    // Faults are not counted: that would take seconds for each process.
-    let options = options(arguments);
-    let reclamation = reclaim_group(&hierarchy, &group, &options, &show)?;
-    drop(line);
-    let is_refused = reclamation.outcome == Outcome::Refused;
+    let progress = Progress::new(!output.is_json);
+    let show = |done, total| progress.set_line(&format!("process {} of {total}", done + 1));
+    // These options count no page faults, which would take seconds for each process.
+    let reclamation = reclaim_group(&hierarchy, &group, &options(arguments), &show)?;
+    drop(progress);
     if output.is_json {
         output.document(SCHEMA, None, &reclamation)?;
-    } else if !is_refused {
-        output.print(&group_reclamation::screen(&reclamation, arguments.detail.verbose, output.surface))?;
     }
-    if is_refused {
+    if reclamation.outcome == Outcome::Refused {
         let headline = group_reclamation::headline(&reclamation);
         print_message(&format!("control group {}: {headline}", strandline_report::text::clean(&group.path)));
         return Ok(CommandResult::Failed);
+    }
+    if !output.is_json {
+        output.print(&group_reclamation::screen(&reclamation, arguments.detail.verbose, output.surface))?;
     }
     Ok(CommandResult::Done)
 }

@@ -37,6 +37,7 @@ pub fn run(arguments: &Top, output: &mut Output) -> Result<CommandResult> {
         output.print(&strandline_top::once(options, columns))?;
         return Ok(CommandResult::Done);
     }
+    // So that a ledger's memory returns to the kernel: `top` may run for days.
     strandline_sys::own_memory::map_large_arrays();
     let callback: LedgerCallback = Arc::new(|pid, request, columns| {
         let columns = usize::from(columns).clamp(Surface::MIN_COLUMNS, Surface::MAX_COLUMNS);
@@ -48,6 +49,7 @@ pub fn run(arguments: &Top, output: &mut Output) -> Result<CommandResult> {
     Ok(CommandResult::Done)
 }
 
+/// The two states that the table shows.
 fn sums(explanation: &Explanation) -> StateSums {
     let totals = &explanation.totals;
     StateSums { stranded_bytes: totals.stranded, pinned_bytes: totals.pinned }
@@ -75,10 +77,13 @@ fn inspect(pid: i32, request: Request, surface: Surface) -> Result<RequestResult
             if predicted.outcome == Outcome::Refused {
                 return Err(Failure(format!("process {pid}: {}", reclamation::headline(&predicted))));
             }
-            let is_done = predicted.outcome == Outcome::Done;
-            let command = || super::reclaim::apply_command(pid, &predicted, false);
-            let hints = is_done.then(|| terminal::next_commands(&[command()], surface));
-            let text = reclamation::reclamation(&predicted, &hints.unwrap_or_default(), surface);
+            let hints = if predicted.outcome == Outcome::Done {
+                let command = super::reclaim::apply_command(pid, &predicted, false);
+                terminal::next_commands(&[command], surface)
+            } else {
+                Vec::new()
+            };
+            let text = reclamation::reclamation(&predicted, &hints, surface);
             Ok(RequestResult { text, sums: predicted.before.as_ref().map(sums) })
         }
     }

@@ -99,8 +99,10 @@ pub fn run(options: Options, log: Log) -> Result<(), String> {
     let listener = options.listen.map(listen).transpose()?;
     let started_at = Instant::now();
     let states = Arc::new(ProcessStates::default());
-    let exchange =
-        Arc::new(SurveyExchange::new().map_err(|error| format!("no descriptor to wake by: {error}"))?);
+    let exchange = Arc::new(
+        SurveyExchange::new()
+            .map_err(|error| format!("the descriptor that wakes its threads cannot be made: {error}"))?,
+    );
     if let Some(folder) = &options.textfile {
         textfile::prepare(folder)?;
     }

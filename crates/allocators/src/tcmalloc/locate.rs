@@ -1,8 +1,8 @@
 //! Finds the table of size classes of tcmalloc (`SizeMap`) and the root of its page map, in the
 //! static data of the program or library that contains it.
 //!
-//! The table is searched first, as few programs have one. Then the page map is tried with each page
-//! size that tcmalloc can be built with: its size is in no structure.
+//! The table is searched for first, because few programs have one. Then the page map is tried with
+//! each page size that tcmalloc can be built with, because no structure holds the page size.
 
 use super::ABOUT;
 use super::layout::{
@@ -30,7 +30,7 @@ pub struct Heap {
     pub leaves: Vec<Leaf>,
 }
 
-/// Whether a mapped program or library may contain one.
+/// Whether a mapped program or library may contain a tcmalloc.
 pub fn is_possible(space: &AddressSpace) -> bool {
     !radix::large_data(space, MIN_ROOT_BYTES).is_empty()
 }

@@ -370,7 +370,7 @@ impl<I: Iterator<Item = Range<u64>> + Send> DirectRelease<'_, I> {
     /// last call.
     fn release_pieces(&mut self, injected: &mut Injected<'_>, until: Instant) -> Result<(), CallError> {
         let limit = Instant::now() + call::CALL_LIMIT;
-        let memory = memory_of(self.process).map_err(CallError::Failed)?;
+        let memory = memory_of(self.process)?;
         // At the entry of the first, harmless call.
         let entry = injected.next_system_call(limit)?;
         self.check_own_call(&entry)?;
@@ -379,8 +379,8 @@ impl<I: Iterator<Item = Range<u64>> + Send> DirectRelease<'_, I> {
             let Some(piece) = self.remaining.next() else { break };
             // Counted piece by piece: between two stretches the program may touch pages again.
             let resident = pages::anonymous_bytes_in(self.pagemap, std::slice::from_ref(&piece));
-            self.applied.resident_before_bytes += resident.map_err(CallError::Failed)?;
-            let runs = zero_runs(self.pagemap, &memory, piece).map_err(CallError::Failed)?;
+            self.applied.resident_before_bytes += resident?;
+            let runs = zero_runs(self.pagemap, &memory, piece)?;
             for run in runs.iter().flat_map(|run| clipped(run, &self.releasable)) {
                 if !is_at_entry {
                     // Back to the instruction, again with the harmless number.
@@ -388,19 +388,19 @@ impl<I: Iterator<Item = Range<u64>> + Send> DirectRelease<'_, I> {
                     repeated.rip = self.code.system_call;
                     repeated.rax = GETPID;
                     repeated.orig_rax = u64::MAX;
-                    injected.set_registers(&repeated).map_err(CallError::Failed)?;
+                    injected.set_registers(&repeated)?;
                     self.check_own_call(&injected.next_system_call(limit)?)?;
                 }
                 let mut armed = entry;
                 armed.orig_rax = MADVISE;
                 (armed.rdi, armed.rsi, armed.rdx) = (run.start, run.end - run.start, MADV_DONTNEED);
-                injected.set_registers(&armed).map_err(CallError::Failed)?;
+                injected.set_registers(&armed)?;
                 // Only until this returns could the death of strandline lose a write.
                 let exit = injected.next_system_call(limit)?;
                 is_at_entry = false;
                 if exit.rax == 0 {
                     let resident = pages::anonymous_bytes_in(self.pagemap, std::slice::from_ref(&run));
-                    let resident = resident.map_err(CallError::Failed)?;
+                    let resident = resident?;
                     let released = (run.end - run.start).saturating_sub(resident);
                     self.applied.actual_bytes = self.applied.actual_bytes.map(|sum| sum + released);
                 }

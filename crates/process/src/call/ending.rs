@@ -26,9 +26,9 @@ use super::inject::{CallError, Injected};
 use crate::procfs::signal_bit;
 use crate::target::tracee::Tracee;
 
-/// Signals that are ignored by default: URG, WINCH, CHLD.
+/// Signals that are ignored by default: SIGURG, SIGWINCH, SIGCHLD.
 const HARMLESS_SIGNALS: [i32; 3] = [23, 28, 17];
-/// The system call of sigrelse(3).
+/// The system call of sigrelse(3), with its number.
 const UNBLOCKING_CALL: RequiredCall = RequiredCall::with_any_arguments("rt_sigprocmask", 14);
 /// The length of the instruction `pop %rdi`.
 const POP_BYTES: u64 = 1;
@@ -82,7 +82,7 @@ impl Injected<'_> {
         self.announcement = self.send_harmless();
         let Some(signal) = self.announcement else { return self.run_to_return(deadline) };
         if let Some(release) = release {
-            self.return_through(release, signal).map_err(CallError::Failed)?;
+            self.return_through(release, signal)?;
         }
         self.run_to_announcement(signal, deadline)
     }
@@ -129,7 +129,7 @@ impl Injected<'_> {
                 break;
             }
             // A handler that has run in the call can leave it for the program (siglongjmp).
-            if self.has_run_handler && self.is_outside().map_err(CallError::Failed)? {
+            if self.has_run_handler && self.is_outside()? {
                 self.has_left = true;
                 return Ok(());
             }
@@ -143,8 +143,8 @@ impl Injected<'_> {
         Ok(())
     }
 
-    /// Sends a blocked signal that the program ignores, for [`Injected::run_to_frame`]; `None` if
-    /// none fits.
+    /// Sends a blocked signal that the program ignores, whose delivery stops the thread; `None` if
+    /// none fits, or it cannot be sent.
     pub fn send_harmless(&self) -> Option<i32> {
         harmless_signal(&self.tracee, self.original_mask).filter(|&signal| self.send(signal))
     }
@@ -157,41 +157,24 @@ impl Injected<'_> {
     /// Runs to the stop caused by `announcement`: in sigrelse, or once the rt_sigreturn has
     /// restored everything.
     fn run_to_announcement(&mut self, announcement: i32, deadline: Instant) -> Result<(), CallError> {
-        let tid = self.tracee.tid;
         let mut signal = 0;
         loop {
-            ptrace::resume(tid, signal).map_err(CallError::Failed)?;
+            ptrace::resume(self.tracee.tid, signal)?;
             signal = 0;
-            match self.next_event(ptrace::resume, deadline).map_err(CallError::Failed)? {
+            match self.next_event(ptrace::resume, deadline)? {
+                Some(Event::Signal(number)) if number == announcement => {
+                    // A handler that runs within the call has unblocked it otherwise.
+                    let has_ended = self.has_ended_at(announcement)?;
+                    return if has_ended { Ok(()) } else { self.run_to_return(deadline) };
+                }
                 Some(Event::Signal(number)) => {
-                    let now = ptrace::registers(tid).map_err(CallError::Failed)?;
-                    let has_returned = self.has_returned(&now);
-                    if number == announcement {
-                        if has_returned || self.has_delivered_signal {
-                            return Ok(());
-                        }
-                        // From here on strandline restores the thread itself.
-                        self.announcement = None;
-                        if self.is_released(number, &now).map_err(CallError::Failed)? {
-                            return Ok(());
-                        }
-                        // A handler that runs within the call has unblocked it.
-                        return self.run_to_return(deadline);
-                    }
+                    self.prepare_signal(number)?;
                     signal = number;
-                    if !has_returned {
-                        self.prepare_delivery(number).map_err(CallError::Failed)?;
-                    } else {
-                        // Sent during the call and delivered after it: to the program's own state,
-                        // so that the kernel ends or restarts its system call as usual.
-                        ptrace::set_registers(tid, &self.tracee.registers).map_err(CallError::Failed)?;
-                        self.has_delivered_signal = true;
-                    }
                 }
                 Some(event @ Event::Exited { .. }) => return Err(CallError::Died(event)),
                 Some(Event::Stopped) if self.has_lost_announcement() => {
                     self.announcement = None;
-                    self.has_left = self.is_outside().map_err(CallError::Failed)?;
+                    self.has_left = self.is_outside()?;
                     return if self.has_left { Ok(()) } else { self.run_to_return(deadline) };
                 }
                 Some(Event::Stopped | Event::GroupStop(_) | Event::Syscall | Event::Other(_)) => {}
@@ -201,6 +184,29 @@ impl Injected<'_> {
                 return Err(CallError::TimedOut);
             }
         }
+    }
+
+    /// Whether the function has ended at the stop caused by `announcement`.
+    fn has_ended_at(&mut self, announcement: i32) -> Result<bool, CallError> {
+        let now = self.registers()?;
+        if self.has_returned(&now) || self.has_delivered_signal {
+            return Ok(true);
+        }
+        // From here on strandline restores the thread itself.
+        self.announcement = None;
+        Ok(self.is_released(announcement, &now)?)
+    }
+
+    /// Prepares the thread for a signal of the program, which its next start delivers: within the
+    /// call, or after it to the program's own state, so that the kernel ends or restarts its system
+    /// call as usual.
+    fn prepare_signal(&mut self, number: i32) -> Result<(), CallError> {
+        if !self.has_returned(&self.registers()?) {
+            return Ok(self.prepare_delivery(number)?);
+        }
+        self.set_registers(&self.tracee.registers)?;
+        self.has_delivered_signal = true;
+        Ok(())
     }
 
     /// Whether the announcing signal is known to be gone without a stop: another thread set its

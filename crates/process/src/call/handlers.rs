@@ -119,7 +119,7 @@ pub(super) fn query(
         if is_first {
             injected.start(&query_entry, u64::MAX)?;
         } else {
-            injected.set_registers(&query_entry).map_err(CallError::Failed)?;
+            injected.set_registers(&query_entry)?;
         }
         is_first = false;
         // Its entry, and its exit.

@@ -90,6 +90,13 @@ pub enum CallError {
     Failed(std::io::Error),
 }
 
+/// Most errors occur midway: [`CallError::Failed`].
+impl From<std::io::Error> for CallError {
+    fn from(error: std::io::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
 /// Maximum time for a thread to stop before it is left to finish the call.
 const MAX_ABANDON_TIME: Duration = Duration::from_millis(100);
 
@@ -248,7 +255,7 @@ impl Injected<'_> {
         self.tracee.set_restore(false);
         if let Err(error) = ptrace::set_signal_mask(tid, mask) {
             // The thread is still in its first stop and has run no instruction: undo.
-            ptrace::set_registers(tid, &self.tracee.registers).map_err(CallError::Failed)?;
+            ptrace::set_registers(tid, &self.tracee.registers)?;
             self.tracee.set_restore(true);
             return Err(CallError::NotStarted(error));
         }
@@ -264,8 +271,8 @@ impl Injected<'_> {
     ) -> Result<(), CallError> {
         self.stop_signals = handlers::query(self, queried_signals, entry, stop_handlers)?;
         // The mask first: from the second step on the function runs even if strandline dies.
-        self.set_call_mask(self.call_mask & !self.stop_signals.known_signals).map_err(CallError::Failed)?;
-        self.set_registers(entry).map_err(CallError::Failed)
+        self.set_call_mask(self.call_mask & !self.stop_signals.known_signals)?;
+        Ok(self.set_registers(entry)?)
     }
 
     /// Whether the stopped thread is known to have left the call and its handlers for the program:
@@ -315,14 +322,14 @@ impl Injected<'_> {
     /// Runs to the next entry or exit of a system call and returns the registers there.
     pub fn next_system_call(&mut self, deadline: Instant) -> Result<Registers, CallError> {
         self.run_to_event(ptrace::resume_to_syscall, Event::Syscall, deadline)?;
-        self.registers().map_err(CallError::Failed)
+        Ok(self.registers()?)
     }
 
     /// Runs to the frame of the chain that unblocks `signal`, sent by [`Injected::send_harmless`],
     /// and blocks it again.
     pub fn run_to_frame(&mut self, signal: i32, deadline: Instant) -> Result<(), CallError> {
         self.run_to_event(ptrace::resume, Event::Signal(signal), deadline)?;
-        ptrace::set_signal_mask(self.tracee.tid, self.call_mask).map_err(CallError::Failed)
+        Ok(ptrace::set_signal_mask(self.tracee.tid, self.call_mask)?)
     }
 
     /// Runs to `wanted_event`; all others are handled as if strandline were not there.
@@ -334,14 +341,14 @@ impl Injected<'_> {
     ) -> Result<(), CallError> {
         let mut signal = 0;
         loop {
-            resume(self.tracee.tid, signal).map_err(CallError::Failed)?;
-            match self.next_event(resume, deadline).map_err(CallError::Failed)? {
+            resume(self.tracee.tid, signal)?;
+            match self.next_event(resume, deadline)? {
                 Some(event) if event == wanted_event => return Ok(()),
                 Some(event @ Event::Exited { .. }) => return Err(CallError::Died(event)),
                 // A fault in the call, or a delivered signal: the program's own handler or its end,
                 // as without strandline.
                 Some(Event::Signal(number)) => {
-                    self.prepare_delivery(number).map_err(CallError::Failed)?;
+                    self.prepare_delivery(number)?;
                     signal = number;
                 }
                 // A stop of the whole process stops this thread too; the call continues and ends
@@ -378,15 +385,15 @@ impl Injected<'_> {
         if self.announcement.is_some() {
             return self.resume_program();
         }
-        self.restore().map_err(CallError::Failed)?;
+        self.restore()?;
         // Everything is restored from here on. But an interrupted system call now restarts even if
         // a handler runs first, which should end it with EINTR. So the thread is brought back into
         // the kind of stop in which it was found, where its original registers have their original
         // meaning to the kernel.
         let deadline = Instant::now() + limit;
         let requested = ptrace::interrupt(tid).and_then(|()| ptrace::resume(tid, 0));
-        requested.map_err(CallError::Failed)?;
-        match tracee::next_event(tid, deadline).map_err(CallError::Failed)? {
+        requested?;
+        match tracee::next_event(tid, deadline)? {
             Some(Event::Stopped) => self.resume_program(),
             Some(event @ Event::Exited { .. }) => Err(CallError::Died(event)),
             // A group stop, or a signal about to be delivered: everything is restored already.
@@ -402,7 +409,7 @@ impl Injected<'_> {
         if self.has_delivered_signal {
             return self.leave(AfterRelease::Runs);
         }
-        ptrace::set_registers(self.tracee.tid, &self.program_registers()).map_err(CallError::Failed)?;
+        ptrace::set_registers(self.tracee.tid, &self.program_registers())?;
         if self.has_run_handler {
             return self.leave(AfterRelease::Runs);
         }
@@ -420,7 +427,7 @@ impl Injected<'_> {
     /// Releases the thread with its present registers, and returns how long it was held in all.
     fn leave(self, after: AfterRelease) -> Result<Duration, CallError> {
         let held_time = self.tracee.since.elapsed();
-        exit_watch::release(self.tracee.tid, after).map_err(CallError::Failed)?;
+        exit_watch::release(self.tracee.tid, after)?;
         Ok(held_time)
     }
 

@@ -14,7 +14,7 @@ strandline_claims::row_table! { ROWS:
     UNREAD = ("cpython.unread", Runtime, Unattributed, "pools damaged or changed while read"),
 }
 
-/// The row of each class of its claims on arenas.
+/// The row of each class that CPython claims parts of its arenas for.
 pub static BLOCKS: BlockRows = strandline_claims::class_rows! {
     live: BLOCK, header: POOL_HEADER, metadata: POOL_HEADER, cached: FREE_LIST, releasable: FREE_KEPT,
     kept: FREE_KEPT, pinned: FREE_PINNED, mapped: BLOCK, unread: UNREAD,

@@ -75,7 +75,7 @@ pub struct TracedObject {
 impl Live {
     /// Returns the objects that begin in a range.
     pub fn objects(&self, start: u64, end: u64) -> impl Iterator<Item = TracedObject> + '_ {
-        let count = (end - start) / self.places.granule_bytes();
+        let count = end.saturating_sub(start) / self.places.granule_bytes();
         let first = self.places.place_at(start);
         let range = first.map_or(0..0, |first| first..first.saturating_add(count));
         let first = range.start;
@@ -127,7 +127,6 @@ pub fn trace(
         },
         bytes: 0,
         areas: AreaBytes { areas: &heap.areas, last_index: 0, bytes: vec![0; heap.areas.len()] },
-        has_failed: false,
         deadline: context.deadline,
         objects: 0,
     };
@@ -195,16 +194,14 @@ struct Trace<'a> {
     /// Bytes of the objects scanned.
     bytes: u64,
     areas: AreaBytes<'a>,
-    /// Whether something could not be read: it may hold references.
-    has_failed: bool,
     deadline: Instant,
     /// Number of objects scanned.
     objects: u32,
 }
 
 impl Trace<'_> {
-    /// Goes over the heap until no block has marked objects to scan. `None` if something cannot be
-    /// read, or at the deadline.
+    /// Repeats passes over the heap until no block has marked objects to scan. `None` if something
+    /// cannot be read, which may hold references, or at the deadline.
     fn run(&mut self) -> Option<()> {
         let blocks = self.marking.dirty_blocks.len();
         let mut is_forward = true;
@@ -213,10 +210,7 @@ impl Trace<'_> {
                 let block = if is_forward { step } else { blocks - 1 - step };
                 if self.marking.dirty_blocks[block] {
                     self.check_deadline()?;
-                    self.scan_block(block);
-                    if self.has_failed {
-                        return None;
-                    }
+                    self.scan_block(block)?;
                 }
             }
             is_forward = !is_forward;
@@ -229,8 +223,9 @@ impl Trace<'_> {
         (Instant::now() < self.deadline).then_some(())
     }
 
-    /// Scans all marked objects in a block, those that the scan itself marks included.
-    fn scan_block(&mut self, block: usize) {
+    /// Scans all marked objects in a block, those that the scan itself marks included. `None` if
+    /// one of them cannot be scanned.
+    fn scan_block(&mut self, block: usize) -> Option<()> {
         const BITMAP_WORDS: u64 = PLACES_PER_BLOCK / 64;
         let first = block as u64 * PLACES_PER_BLOCK;
         // The block may go on in another part of the heap, far away: that is read on demand.
@@ -245,15 +240,12 @@ impl Trace<'_> {
                 while pending != 0 {
                     let place = word * 64 + u64::from(pending.trailing_zeros());
                     self.marking.unscanned.clear(place);
-                    self.has_failed |= self.scan_object(place).is_none();
-                    if self.has_failed {
-                        return;
-                    }
+                    self.scan_object(place)?;
                     pending = self.marking.pending(word);
                 }
             }
             if !self.marking.dirty_blocks[block] {
-                return;
+                return Some(());
             }
             is_upward = !is_upward;
         }

@@ -69,14 +69,15 @@ fn lines(facts: &V8) -> Vec<String> {
     });
     let slabs = facts.unviewed_buffer_bytes.filter(|unviewed| *unviewed > 0);
     let slabs = slabs.map(|unviewed| {
-        format!("{} of ArrayBuffers is the rest of slabs, in no Buffer that lives", bytes(unviewed))
+        format!("{} of ArrayBuffers belongs to no reachable Buffer (the rest of slabs)", bytes(unviewed))
     });
-    let objects =
-        facts.objects.map(|objects| format!("{} with garbage, without code", counted(objects, "object")));
+    let objects = facts
+        .objects
+        .map(|objects| format!("{}, including garbage, not counting code", counted(objects, "object")));
     let traced = facts.reachable.as_ref().zip(facts.uncertain.as_ref()).zip(facts.garbage);
     let live = traced.map(|((reachable, uncertain), garbage)| {
         format!(
-            "reachable from globals and stacks: {}; only from words outside the heap, as handles: {}; garbage: {}",
+            "reachable from globals and stacks: {}; only from words outside the heap, such as handles: {}; garbage: {}",
             bytes(reachable.bytes),
             bytes(uncertain.bytes),
             bytes(garbage.bytes)

@@ -1,4 +1,4 @@
-//! Damaged heaps: reading always ends, reads no more than it may, and its claims still add up.
+//! Damaged heaps: reading always ends, and its figures do not exceed what is possible.
 
 use proptest::prelude::*;
 use strandline_runtimes::sbcl::facts::Sbcl;
@@ -13,8 +13,7 @@ const MIN_OBJECT_BYTES: u64 = 16;
 
 /// Checks that the figures of a damaged heap do not exceed what is possible.
 fn check(heap: &SbclHeap, subject: &Subject, workers: usize) {
-    // Damage may set gc_active_p or contradict the page table: the reader then reports a
-    // collection.
+    // The only error is `Busy`: damage may set gc_active_p or contradict the page table.
     let Ok(reading) = subject.read(workers) else { return };
     let Some(figures) = reading.facts.details::<Sbcl>("sbcl") else {
         assert!(!reading.caveats.is_empty(), "no figures and no caveat: {:?}", heap.recipe);
