@@ -27,15 +27,15 @@ pub const O_NOFOLLOW: i32 = libc::O_NOFOLLOW;
 /// # Errors
 /// Returns the error of kcmp(2): `EPERM` without ptrace access to both, `ENOSYS` on kernels built
 /// without it.
-pub fn share_memory(pid: i32, other_pid: i32) -> io::Result<bool> {
+pub fn have_same_memory(pid: i32, other_pid: i32) -> io::Result<bool> {
     share_resource(pid, other_pid, KCMP_VM)
 }
 
 /// Whether two threads share one table of descriptors.
 ///
 /// # Errors
-/// As [`share_memory`].
-pub fn share_descriptors(tid: i32, other_tid: i32) -> io::Result<bool> {
+/// As [`have_same_memory`].
+pub fn have_same_descriptors(tid: i32, other_tid: i32) -> io::Result<bool> {
     share_resource(tid, other_tid, KCMP_FILES)
 }
 
@@ -47,7 +47,7 @@ fn share_resource(tid: i32, other_tid: i32, resource: libc::c_long) -> io::Resul
 }
 
 /// Address of thread `tid`'s list of robust futexes (set_robust_list(2)); `None` if it registered
-/// none. Needs no ptrace.
+/// none. The thread need not be traced.
 ///
 /// # Errors
 /// Returns the error of get_robust_list(2): `EPERM` for a thread that this process may not read.
@@ -131,7 +131,7 @@ pub fn signal(process: &OwnedFd, signal: i32) -> io::Result<()> {
 ///
 /// # Errors
 /// Returns the error of poll(2).
-pub fn has_ended(process: &OwnedFd, limit: Duration) -> io::Result<bool> {
+pub fn ends_within(process: &OwnedFd, limit: Duration) -> io::Result<bool> {
     let since = Instant::now();
     let mut polled = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     loop {
@@ -349,13 +349,13 @@ mod tests {
     #[test]
     fn a_process_shares_its_memory_with_itself_only() {
         let pid = std::process::id() as i32;
-        assert!(share_memory(pid, pid).unwrap());
+        assert!(have_same_memory(pid, pid).unwrap());
         let mut shell = std::process::Command::new("sh");
         shell.args(["-c", "echo; read x"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = shell.spawn().unwrap();
         // Before its exec it does share it.
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-        let shared = share_memory(pid, child.id() as i32);
+        let shared = have_same_memory(pid, child.id() as i32);
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!shared.unwrap());
@@ -366,11 +366,11 @@ mod tests {
         let pid = std::process::id() as i32;
         let thread = std::thread::spawn(move || {
             let own_tid = crate::signal::own_thread();
-            assert!(share_descriptors(pid, own_tid).unwrap());
+            assert!(have_same_descriptors(pid, own_tid).unwrap());
             // SAFETY: unshare reads its integer argument only; the copied descriptors end with this
             // thread.
             assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
-            assert!(!share_descriptors(pid, own_tid).unwrap());
+            assert!(!have_same_descriptors(pid, own_tid).unwrap());
         });
         thread.join().unwrap();
     }

@@ -1,4 +1,4 @@
-//! Language runtimes, compared with what each reports of itself.
+//! Tests of language runtimes: what strandline reports against what each reports about itself.
 
 mod cpython;
 mod go;
@@ -6,8 +6,3 @@ mod jvm;
 mod perl;
 mod sbcl;
 mod v8;
-mod v8_holders;
-mod v8_objects;
-mod v8_outside;
-mod v8_paths;
-mod v8_reclaim;

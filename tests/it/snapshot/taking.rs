@@ -204,7 +204,7 @@ fn a_signal_that_ends_strandline_ends_its_snapshot_first() -> Outcome {
     }
     let mut script = Command::new("perl");
     script.arg(perl::folder().join("hash.pl")).arg("300000");
-    let subject = perl::started(script)?;
+    let subject = perl::start_command(script)?;
     let pid = subject.pid();
     for signal in [SIGINT, SIGTERM] {
         let mut command = command(&["holders", "--json", &subject.pid_text()]);

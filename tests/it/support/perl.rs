@@ -7,8 +7,11 @@ use serde_json::Value;
 
 use crate::support::{Result, Subject, strandline};
 
-/// Larger buffers are reported one by one.
+/// Buffers with more bytes than this are reported one by one.
 pub const NAMED_BYTES: u64 = 4096;
+
+/// The request to retained.pl for its own figures.
+const OWN_FIGURES: u8 = b'o';
 
 /// The folder of the subjects.
 pub fn folder() -> PathBuf {
@@ -30,11 +33,11 @@ pub fn command(perl: &str, case: &str) -> Command {
 /// Starts a case of retained.pl that answers commands, and waits until it sleeps: its output line
 /// is a live value until it is printed.
 pub fn start(perl: &str, case: &str) -> Result<Subject> {
-    started(command(perl, case))
+    start_command(command(perl, case))
 }
 
 /// Starts a perl by `command`, and waits until it sleeps.
-pub fn started(command: Command) -> Result<Subject> {
+pub fn start_command(command: Command) -> Result<Subject> {
     let subject = Subject::start_command(command)?;
     subject.at_rest()?;
     Ok(subject)
@@ -43,8 +46,8 @@ pub fn started(command: Command) -> Result<Subject> {
 /// Requests the subject's own figures twice and waits until it sleeps: the first request changes
 /// its memory, the second does not.
 pub fn own_figures(subject: &mut Subject) -> Result<Value> {
-    subject.ask(b'o')?;
-    let figures = subject.ask(b'o')?;
+    subject.ask(OWN_FIGURES)?;
+    let figures = subject.ask(OWN_FIGURES)?;
     subject.at_rest()?;
     match figures["error"].as_str() {
         Some(error) => Err(error.to_owned().into()),
@@ -54,13 +57,13 @@ pub fn own_figures(subject: &mut Subject) -> Result<Value> {
 
 /// The ledger of a process, which holds every invariant, and its entry for Perl.
 #[derive(Debug)]
-pub struct Seen {
+pub struct PerlLedger {
     pub document: Value,
     /// `runtimes[].perl`.
     pub perl: Value,
 }
 
-impl Seen {
+impl PerlLedger {
     /// Explains a process that has a Perl.
     pub fn of(pid: i32) -> Result<Self> {
         let document = strandline::explain(pid)?;
@@ -101,17 +104,35 @@ pub fn number(value: &Value, path: &str) -> Result<u64> {
     found.as_u64().ok_or_else(|| format!("no number {path}: {found}").into())
 }
 
-/// A retained buffer: sub, lexical, depth and bytes.
-pub type Kept = (String, String, u64, u64);
+/// The name at a key; `None` if what it belongs to has none.
+pub fn name(value: &Value, key: &str) -> Option<String> {
+    value[key].as_str().filter(|name| !name.is_empty()).map(str::to_owned)
+}
 
-/// The named buffers of an interpreter that are strings in pads.
-pub fn named(interpreter: &Value) -> Vec<(String, Kept)> {
+/// A string that a pad retains.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RetainedBuffer {
+    pub address: u64,
+    pub sub: Option<String>,
+    /// `None` for a temporary value.
+    pub lexical: Option<String>,
+    pub depth: u64,
+    pub bytes: u64,
+}
+
+/// The buffers of an interpreter, reported one by one, that are strings in pads.
+pub fn buffers_in_pads(interpreter: &Value) -> Result<Vec<RetainedBuffer>> {
     let in_pads = |buffer: &&Value| buffer["kind"] == "string" && buffer["keeper"] != "other";
     let top = list(&interpreter["retained"]["top"]).iter().filter(in_pads);
     top.map(|buffer| {
-        let text = |key: &str| buffer[key].as_str().unwrap_or_default().to_owned();
-        let whole = |key: &str| buffer[key].as_u64().unwrap_or(0);
-        (text("address"), (text("sub"), text("lexical"), whole("depth"), whole("bytes")))
+        let address = buffer["address"].as_str().ok_or("a buffer without address")?;
+        Ok(RetainedBuffer {
+            address: u64::from_str_radix(address.trim_start_matches("0x"), 16)?,
+            sub: name(buffer, "sub"),
+            lexical: name(buffer, "lexical"),
+            depth: number(buffer, "depth")?,
+            bytes: number(buffer, "bytes")?,
+        })
     })
     .collect()
 }

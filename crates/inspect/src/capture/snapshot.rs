@@ -194,7 +194,7 @@ fn check_parent(process: &Process, status: &Status) -> Result<(), String> {
     if parent == 0 {
         return Ok(());
     }
-    match strandline_sys::process::share_memory(process.pid(), parent) {
+    match strandline_sys::process::have_same_memory(process.pid(), parent) {
         Ok(false) => Ok(()),
         Ok(true) => Err(format!("it shares its memory with its parent {parent} (vfork)")),
         Err(error) => match error.raw_os_error() {

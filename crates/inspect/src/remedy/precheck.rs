@@ -16,7 +16,7 @@ pub(crate) fn check(process: &Process) -> Result<Status, Refusal> {
     // the two (no kcmp), the other checks remain.
     let parent = status.parent.filter(|&parent| parent > 0);
     if let Some(parent) = parent
-        && strandline_sys::process::share_memory(pid, parent).unwrap_or(false)
+        && strandline_sys::process::have_same_memory(pid, parent).unwrap_or(false)
     {
         return Err(Refusal::Unsafe {
             pid,

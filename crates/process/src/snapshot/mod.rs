@@ -254,7 +254,7 @@ impl Snapshot {
     /// Whether the child still exists. Check it after reading: data from one that has ended must
     /// not be used.
     pub fn is_alive(&self) -> bool {
-        sys::has_ended(&self.handle, Duration::ZERO).is_ok_and(|ended| !ended)
+        sys::ends_within(&self.handle, Duration::ZERO).is_ok_and(|ended| !ended)
     }
 
     /// Whether available memory is known to be too low to keep the snapshot.
@@ -287,7 +287,7 @@ impl Snapshot {
         let copied_pages = faults.zip(self.faults_before).map(|(now, before)| now.saturating_sub(before));
         self.kill();
         // A child that may still run is not reaped: the wait would fail.
-        let has_ended = sys::has_ended(&self.handle, END_LIMIT).unwrap_or(false);
+        let has_ended = sys::ends_within(&self.handle, END_LIMIT).unwrap_or(false);
         let reaping = if has_ended { on_own_thread(MAX_REAPING, || self.reap()) } else { None };
         let Reaping { is_gone, stopped_time } = reaping.unwrap_or_default();
         SnapshotCost { copied_pages, is_reaped: is_gone, stopped_time }

@@ -166,7 +166,7 @@ pub fn external_writer(process: &Process, space: &AddressSpace) -> Result<Option
 /// Fails if /proc cannot be listed.
 pub fn sharer(process: &Process) -> Result<Option<String>> {
     let pid = process.pid();
-    let shares = |other: i32| strandline_sys::process::share_memory(pid, other);
+    let shares = |other: i32| strandline_sys::process::have_same_memory(pid, other);
     // Refused in many containers (EPERM), and unknown to some kernels (ENOSYS).
     if let Err(error) = shares(pid) {
         return Ok(Some(format!("perhaps another process on the same memory (kcmp: {error})")));

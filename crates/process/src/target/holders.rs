@@ -13,7 +13,7 @@ use std::path::Path;
 
 use strandline_sys::capabilities::with_dac_capabilities;
 use strandline_sys::files::is_socket_of;
-use strandline_sys::process::share_descriptors;
+use strandline_sys::process::have_same_descriptors;
 
 use crate::error::Result;
 use crate::map::{AddressSpace, Mapping};
@@ -108,7 +108,7 @@ fn each_descriptor(process: &Process, folder: &str, visit: &mut dyn FnMut(&Path)
     for tid in process.tasks()? {
         // The files of a thread that cannot be compared, as in many containers, are passed too: at
         // worst they are those of the first one again.
-        if tid != pid && share_descriptors(pid, tid).unwrap_or(false) {
+        if tid != pid && have_same_descriptors(pid, tid).unwrap_or(false) {
             continue;
         }
         let name = if tid == pid { folder.to_owned() } else { format!("task/{tid}/{folder}") };

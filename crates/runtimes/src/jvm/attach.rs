@@ -220,7 +220,7 @@ fn connect(process: &Process) -> Result<UnixStream, Refusal> {
         connected = wait_for(process, &socket, &status, LISTEN_LIMIT)?;
     }
     // A process whose state is not known may still need it.
-    file.is_kept = connected.is_none() && !sys::has_ended(&handle, Duration::ZERO).unwrap_or(false);
+    file.is_kept = connected.is_none() && !sys::ends_within(&handle, Duration::ZERO).unwrap_or(false);
     let seconds = LISTEN_LIMIT.as_secs();
     let late = format!("did not listen within {seconds} s after the request (SIGQUIT)");
     connected.ok_or_else(|| refusal(process, &late))

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::perl::{folder, list, started};
+use crate::support::perl::{folder, list, start_command};
 use crate::support::{Outcome, Result, here, perls, strandline};
 
 /// Explains `pid` with at most `most_kib` of address space, if given.
@@ -36,7 +36,7 @@ fn a_copy_has_the_same_figures_as_a_stop() -> Outcome {
     let Some(perl) = perls::all(here!()).into_iter().next() else { return Ok(()) };
     let mut command = Command::new(perl);
     command.arg(folder().join("hash.pl")).arg("300000");
-    let subject = started(command)?;
+    let subject = start_command(command)?;
     let copied = strandline::complete(|| explained(&subject.pid_text(), None))?;
     let anonymous = copied["kernel"]["anonymous_bytes"].as_u64().ok_or("no anonymous_bytes")?;
     let peak = |document: &Value| document["cost"]["peak_rss_bytes"].as_u64().unwrap_or(0);

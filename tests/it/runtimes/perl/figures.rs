@@ -3,7 +3,9 @@
 
 use serde_json::Value;
 
-use crate::support::perl::{Kept, NAMED_BYTES, Seen, list, named, number, own_figures, start};
+use crate::support::perl::{
+    NAMED_BYTES, PerlLedger, RetainedBuffer, buffers_in_pads, list, name, number, own_figures, start,
+};
 use crate::support::waiting::until_true;
 use crate::support::{Outcome, Result, for_any, for_each, here, perls};
 
@@ -39,7 +41,7 @@ const CASES: [&str; 25] = [
 fn check(perl: &str, case: &str) -> Outcome {
     let mut subject = start(perl, case)?;
     let theirs = own_figures(&mut subject)?;
-    let seen = Seen::of(subject.pid())?;
+    let seen = PerlLedger::of(subject.pid())?;
     let main = seen.main()?;
     check_heads(main, &theirs)?;
     check_strings(main, &theirs)?;
@@ -113,16 +115,17 @@ fn check_retained(main: &Value, theirs: &Value) -> Outcome {
 /// Every buffer above the limit has the same name, depth, size and address as inside.
 fn check_names(main: &Value, theirs: &Value) -> Outcome {
     let alone = |buffer: &&Value| buffer["owners"] == 1 && buffer["len"].as_u64() > Some(NAMED_BYTES);
-    let mut inside: Vec<(String, Kept)> = list(&theirs["retained"])
-        .iter()
-        .filter(alone)
-        .map(|buffer| {
-            let text = |key: &str| buffer[key].as_str().unwrap_or_default().to_owned();
-            let whole = |key: &str| buffer[key].as_u64().unwrap_or(0);
-            (format!("{:#x}", whole("buffer")), (text("sub"), text("name"), whole("depth"), whole("len")))
+    let inside = list(&theirs["retained"]).iter().filter(alone).map(|buffer| {
+        Ok(RetainedBuffer {
+            address: number(buffer, "buffer")?,
+            sub: name(buffer, "sub"),
+            lexical: name(buffer, "name"),
+            depth: number(buffer, "depth")?,
+            bytes: number(buffer, "len")?,
         })
-        .collect();
-    let mut outside = named(main);
+    });
+    let mut inside = inside.collect::<Result<Vec<RetainedBuffer>>>()?;
+    let mut outside = buffers_in_pads(main)?;
     inside.sort_unstable();
     outside.sort_unstable();
     if inside == outside {
@@ -138,34 +141,54 @@ fn check_names(main: &Value, theirs: &Value) -> Outcome {
     .into())
 }
 
-fn in_list(ready: &Value, key: &str) -> Vec<(String, String, u64, u64)> {
-    let text = |entry: &Value, at: usize| entry[at].as_str().unwrap_or_default().to_owned();
-    let whole = |entry: &Value, at: usize| entry[at].as_u64().unwrap_or(0);
-    list(&ready[key])
-        .iter()
-        .map(|entry| (text(entry, 0), text(entry, 1), whole(entry, 2), whole(entry, 3)))
-        .collect()
+/// A buffer that the source of a case names.
+#[derive(Debug)]
+struct NamedBuffer<'a> {
+    sub: &'a str,
+    lexical: &'a str,
+    depth: u64,
+    /// 0 if the source says nothing of its size.
+    min_bytes: u64,
+}
+
+impl NamedBuffer<'_> {
+    /// Whether `buffer` has these names and this depth.
+    fn names(&self, buffer: &RetainedBuffer) -> bool {
+        buffer.sub.as_deref() == Some(self.sub)
+            && buffer.lexical.as_deref() == Some(self.lexical)
+            && buffer.depth == self.depth
+    }
+}
+
+/// The buffers in a list of the case, each an array of sub, lexical, depth and perhaps bytes.
+fn in_list<'a>(ready: &'a Value, key: &str) -> Result<Vec<NamedBuffer<'a>>> {
+    let named = |entry: &'a Value| {
+        Some(NamedBuffer {
+            sub: entry[0].as_str()?,
+            lexical: entry[1].as_str()?,
+            depth: entry[2].as_u64()?,
+            min_bytes: entry[3].as_u64().unwrap_or(0),
+        })
+    };
+    let entries = list(&ready[key]).iter();
+    entries.map(|entry| named(entry).ok_or_else(|| format!("{key}: {entry}").into())).collect()
 }
 
 /// Checks the figures that are known from the source of the case.
 fn expected(main: &Value, ready: &Value) -> Outcome {
-    let mut found = named(main);
-    for (sub, lexical, depth, least) in in_list(ready, "expected") {
-        let is_it =
-            |(_, one): &(String, Kept)| one.0 == sub && one.1 == lexical && one.2 == depth && one.3 >= least;
-        let at = found
-            .iter()
-            .position(is_it)
-            .ok_or_else(|| format!("no {sub} {lexical} of depth {depth} in {found:?}"))?;
+    let mut found = buffers_in_pads(main)?;
+    for expected in in_list(ready, "expected")? {
+        let is_it = |buffer: &RetainedBuffer| expected.names(buffer) && buffer.bytes >= expected.min_bytes;
+        let at = found.iter().position(is_it).ok_or_else(|| format!("no {expected:?} in {found:?}"))?;
         found.remove(at);
     }
-    for (sub, lexical, depth, _) in in_list(ready, "live") {
-        if found.iter().any(|(_, one)| (&one.0, &one.1, one.2) == (&sub, &lexical, depth)) {
-            return Err(format!("{sub} {lexical} runs at depth {depth}: its string is in use").into());
+    for live in in_list(ready, "live")? {
+        if found.iter().any(|buffer| live.names(buffer)) {
+            return Err(format!("{live:?} is in use, but is reported as retained").into());
         }
     }
     for absent in list(&ready["absent"]) {
-        if found.iter().any(|(_, one)| one.1 == absent.as_str().unwrap_or_default()) {
+        if found.iter().any(|buffer| buffer.lexical.as_deref() == absent.as_str()) {
             return Err(format!("{absent} is reported as retained").into());
         }
     }
@@ -191,15 +214,15 @@ fn expected(main: &Value, ready: &Value) -> Outcome {
 }
 
 fn check_containers(main: &Value, ready: &Value) -> Outcome {
-    for (sub, lexical, depth, _) in in_list(ready, "containers") {
+    for container in in_list(ready, "containers")? {
         let is_it = |buffer: &Value| {
             buffer["kind"] != "string"
-                && buffer["sub"] == *sub
-                && buffer["lexical"] == *lexical
-                && buffer["depth"] == depth
+                && buffer["sub"] == container.sub
+                && buffer["lexical"] == container.lexical
+                && buffer["depth"] == container.depth
         };
         if !list(&main["retained"]["top"]).iter().any(is_it) {
-            return Err(format!("no storage of {sub} {lexical}: {}", main["retained"]).into());
+            return Err(format!("no storage of {container:?}: {}", main["retained"]).into());
         }
     }
     Ok(())
@@ -207,7 +230,7 @@ fn check_containers(main: &Value, ready: &Value) -> Outcome {
 
 /// Retained memory of pads is on its rows: all of it that malloc confirms, no byte twice, and each
 /// large buffer with its holder.
-fn check_rows(seen: &Seen, main: &Value) -> Outcome {
+fn check_rows(seen: &PerlLedger, main: &Value) -> Outcome {
     let rows = seen.rows("perl.pad.retained");
     let sum: u64 = rows.iter().map(|row| row.1).sum();
     let (lexicals, temporaries) = (&main["retained"]["lexicals"], &main["retained"]["temporaries"]);
@@ -262,7 +285,7 @@ fn a_forked_child_has_the_figures_of_its_parent() -> Outcome {
     })?;
     let seen: Result<Vec<Value>> = [subject.pid(), child]
         .into_iter()
-        .map(|pid| Ok(Seen::of(pid)?.main()?["retained"].clone()))
+        .map(|pid| Ok(PerlLedger::of(pid)?.main()?["retained"].clone()))
         .collect();
     for retained in seen? {
         let named = list(&retained["top"]).iter().filter(|buffer| buffer["lexical"] == "$s").count();

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::support::perl::{Seen, command, number, started};
+use crate::support::perl::{PerlLedger, command, number, start_command};
 use crate::support::{Outcome, here, perls, skipped, strandline};
 
 const JEMALLOC: &str = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2";
@@ -17,9 +17,9 @@ fn under_jemalloc_the_figures_hold_and_its_blocks_are_refined() -> Outcome {
     }
     let mut command = command(&perl, "functions");
     command.env("LD_PRELOAD", JEMALLOC);
-    let mut subject = started(command)?;
+    let mut subject = start_command(command)?;
     let theirs = crate::support::perl::own_figures(&mut subject)?;
-    let seen = Seen::of(subject.pid())?;
+    let seen = PerlLedger::of(subject.pid())?;
     let main = seen.main()?;
     assert_eq!(number(main, "heads.live")?, number(&theirs, "live_heads")?);
     let lexicals = number(main, "retained.lexicals.bytes")? - number(main, "retained.containers.bytes")?;
@@ -40,6 +40,6 @@ fn without_runtimes_nothing_is_refined() -> Outcome {
     let refined: Vec<&str> = ids.filter(|id| id.starts_with("perl.")).collect();
     assert!(refined.is_empty(), "{refined:?}");
     // Rows also add up to RSS with runtimes; both documents are checked for this.
-    assert!(!Seen::of(subject.pid())?.rows("perl.pad.retained").is_empty());
+    assert!(!PerlLedger::of(subject.pid())?.rows("perl.pad.retained").is_empty());
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! The remedy: how many bytes each `undef` releases, predicted and actual.
 
-use crate::support::perl::{Seen, list, number, start};
+use crate::support::perl::{PerlLedger, list, number, start};
 use crate::support::{Outcome, here, perls, strandline};
 
 /// Allowed error of the prediction: pages at the ends of buffers, and the memory used by the calls.
@@ -11,7 +11,7 @@ fn undef_releases_the_predicted_bytes() -> Outcome {
     for perl in perls::all(here!()) {
         let mut subject = start(&perl, "functions")?;
         let pid = subject.pid();
-        let before = Seen::of(pid)?;
+        let before = PerlLedger::of(pid)?;
         let remedy = list(&before.document["remedies"]).iter().find(|remedy| remedy["id"] == "perl_undef");
         let remedy = remedy.ok_or_else(|| format!("no perl_undef in {}", before.document["remedies"]))?;
         let predicted = remedy["predicted_bytes"].as_u64().ok_or("no prediction")?;
@@ -20,9 +20,9 @@ fn undef_releases_the_predicted_bytes() -> Outcome {
         subject.ask(b'u')?;
         subject.at_rest()?;
         strandline::json(&["reclaim", "--json", "--remedy", "malloc_trim", &pid.to_string()])?;
-        let after = Seen::of(pid)?;
+        let after = PerlLedger::of(pid)?;
         // File pages change with other activity on the machine.
-        let own = |seen: &Seen| number(&seen.document, "kernel.anonymous_bytes");
+        let own = |seen: &PerlLedger| number(&seen.document, "kernel.anonymous_bytes");
         // Memory that malloc_trim could give back anyway is not counted for the remedy.
         let trim = strandline::predicted(&before.document, "malloc_trim").unwrap_or(0);
         let actual = own(&before)?.saturating_sub(own(&after)?);

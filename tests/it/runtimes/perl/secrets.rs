@@ -1,7 +1,7 @@
 //! Contents of strings, keys and constants appear in no output, and control characters in names of
 //! code reach no terminal.
 
-use crate::support::perl::{Seen, command};
+use crate::support::perl::{PerlLedger, command};
 use crate::support::{Outcome, Subject, check_no_control_characters, here, perls, strandline};
 
 const SECRET: &str = "STRANDSECRETLINE";
@@ -14,7 +14,7 @@ fn contents_of_strings_reach_no_output() -> Outcome {
         let subject = Subject::start_command(command)?;
         let pid = subject.pid_text();
         // The perl is read; otherwise the test would prove nothing.
-        Seen::of(subject.pid())?.main()?;
+        PerlLedger::of(subject.pid())?.main()?;
         for arguments in [
             &["explain", &pid][..],
             &["explain", "--rows", "all", &pid],
@@ -52,7 +52,7 @@ fn names_of_code_are_harmless() -> Outcome {
     let mut command = std::process::Command::new(&perl);
     command.args(["-e", script]);
     let subject = Subject::start_command(command)?;
-    let seen = Seen::of(subject.pid())?;
+    let seen = PerlLedger::of(subject.pid())?;
     let holders: Vec<&str> = seen.rows("perl.pad.retained").iter().map(|row| row.0).collect();
     assert!(holders.iter().all(|holder| holder.len() <= 600), "{holders:?}");
     for holder in &holders {

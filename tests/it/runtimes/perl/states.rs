@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::perl::{Seen, command, folder, list, number, start, started};
+use crate::support::perl::{PerlLedger, command, folder, list, number, start, start_command};
 use crate::support::recording::signal;
 use crate::support::waiting::{is_traced, state, until, until_true};
 use crate::support::{Outcome, Result, Subject, full, here, perls, repetitions, skipped, strandline};
@@ -44,7 +44,7 @@ fn a_stopped_perl_is_read_and_stays_stopped() -> Outcome {
     let pid = subject.pid();
     signal(pid, 19);
     until_true("the stop", || state(pid, pid) == Some('T'))?;
-    let seen = Seen::of(pid)?;
+    let seen = PerlLedger::of(pid)?;
     assert!(number(seen.main()?, "retained.lexicals.bytes")? >= 16_000_000);
     // A released thread runs for a moment until the group stop holds it again.
     until_true("the stop, without a tracer", || state(pid, pid) == Some('T') && !is_traced(pid))?;
@@ -61,7 +61,7 @@ fn each_thread_has_its_own_interpreter() -> Outcome {
         }
         let mut subject = start(&perl, "threads")?;
         let theirs = crate::support::perl::own_figures(&mut subject)?;
-        let seen = Seen::of(subject.pid())?;
+        let seen = PerlLedger::of(subject.pid())?;
         let main = seen.main()?;
         assert_eq!(number(main, "heads.live")?, number(&theirs, "live_heads")?, "{perl}");
         let interpreters = list(&seen.perl["interpreters"]);
@@ -119,8 +119,8 @@ fn each_perl_embedded_in_a_program_is_read() -> Outcome {
     for count in [1_u64, 3] {
         let mut command = Command::new(&program);
         command.arg(count.to_string());
-        let subject = started(command)?;
-        let seen = Seen::of(subject.pid())?;
+        let subject = start_command(command)?;
+        let seen = PerlLedger::of(subject.pid())?;
         let interpreters = list(&seen.perl["interpreters"]);
         let mut kept: Vec<u64> = interpreters
             .iter()
@@ -147,8 +147,8 @@ fn a_large_heap_is_counted_to_the_value() -> Outcome {
     let count = if full() { 5_000_000_u64 } else { 300_000 };
     let mut command = command(&perl, "big");
     command.arg(count.to_string());
-    let subject = started(command)?;
-    let seen = Seen::of(subject.pid())?;
+    let subject = start_command(command)?;
+    let seen = PerlLedger::of(subject.pid())?;
     let main = seen.main()?;
     assert_eq!(number(main, "heads.live")?, number(main, "sv_count")?);
     assert!(number(main, "strings.buffers")? >= count);

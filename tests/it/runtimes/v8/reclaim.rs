@@ -10,7 +10,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use serde_json::Value;
 
-use super::v8::{command, start};
+use super::ledger::{command, start};
 use crate::support::nodes;
 use crate::support::waiting::{is_traced, until, until_free, until_true};
 use crate::support::{Folder, Outcome, Result, Subject, for_any, here, repetitions, strandline, subject};

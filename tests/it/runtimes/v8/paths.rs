@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::v8_outside::start;
+use super::outside::start;
 use crate::support::subject::number;
 use crate::support::waiting::until;
 use crate::support::{Outcome, Result, Subject, for_any, here, nodes, strandline};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::v8::start;
+use super::ledger::start;
 use crate::support::nodes;
 use crate::support::waiting::{is_traced, until, until_free, until_true};
 use crate::support::{Outcome, Result, Subject, for_any, here, repetitions, strandline, subject};
