@@ -277,6 +277,8 @@ pub struct ReferenceHints {
     pub opaque_from: AddressSet,
     /// Addresses of single words that are not references, in order.
     pub weak_words: Vec<u64>,
+    /// Words that hold addresses in a form of the runtime's own, in order.
+    pub encoded_words: Vec<EncodedWord>,
     /// Set if objects refer to each other by the address plus 1: the blocks outside of the
     /// runtime's memory to which plain addresses in objects are references. Others are not, but the
     /// runtime is a root of their targets.
@@ -290,6 +292,16 @@ pub struct ReferenceHints {
     /// Memory that the runtime releases as a whole once no block in it is in use, in address order
     /// when all of the runtime is read.
     pub release_units: Vec<AddressRange>,
+}
+
+/// A word of an object that holds an address in a form of the runtime's own, such as the digits of
+/// a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EncodedWord {
+    /// Where the word is.
+    pub at: u64,
+    /// The address that it holds.
+    pub target: u64,
 }
 
 /// A variable that refers to a block.
@@ -409,6 +421,8 @@ impl ReferenceHints {
         self.opaque_from.extend(other.opaque_from);
         self.weak_words.extend(other.weak_words);
         self.weak_words.sort_unstable();
+        self.encoded_words.extend(other.encoded_words);
+        self.encoded_words.sort_unstable();
         if let Some(theirs) = other.plain_targets {
             self.plain_targets.get_or_insert_default().extend(theirs);
         }

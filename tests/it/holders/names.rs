@@ -164,6 +164,19 @@ fn variables_of_python_with_one_value_are_named_together() -> Outcome {
     })
 }
 
+/// ctypes returns pointers as ints, whose digits have 30 bits each.
+#[test]
+fn addresses_in_ints_of_python_hold_blocks() -> Outcome {
+    let test = here!();
+    let all = pythons::all(test).into_iter().chain(pythons::free_threaded(test));
+    for_any(all, |path| {
+        let mut command = subject(path, "pointers")?;
+        command.arg(LOST.to_string());
+        let (_subject, document) = start_and_read(command)?;
+        check_leaks(&document)
+    })
+}
+
 /// CPython releases an arena with its last object. A variable that keeps one object in each of many
 /// arenas pins them all; one that fills its arenas pins at most its last one.
 #[test]

@@ -42,7 +42,7 @@ use strandline_sys::own_memory;
 use self::facts::{Holders, Keeper, Root, Sum, Unreachable};
 use self::pins::{Pins, RootAndType};
 use self::roots::AllRoots;
-use self::runtimes::{NonReferences, RuntimeBlocks};
+use self::runtimes::{RuntimeBlocks, WordCorrections};
 use self::tree::Tree;
 use self::types::Types;
 use self::vtables::VtableCollector;
@@ -100,7 +100,7 @@ struct ZeroFilled<'a> {
     memory: &'a dyn Memory,
     residency: &'a Residency,
     /// The words in runtimes' objects that are not references.
-    non_references: NonReferences<'a>,
+    word_corrections: WordCorrections<'a>,
 }
 
 impl Memory for ZeroFilled<'_> {
@@ -112,11 +112,11 @@ impl Memory for ZeroFilled<'_> {
             let read_bytes = buffer.get_mut(part).map_or(0, |part| self.memory.read_some(run.start, part));
             if (read_bytes as u64) < run.bytes() {
                 let filled_bytes = (run.start - address) as usize + read_bytes;
-                self.non_references.zero(address, buffer.get_mut(..filled_bytes).unwrap_or_default());
+                self.word_corrections.apply(address, buffer.get_mut(..filled_bytes).unwrap_or_default());
                 return filled_bytes;
             }
         }
-        self.non_references.zero(address, buffer);
+        self.word_corrections.apply(address, buffer);
         buffer.len()
     }
 }
@@ -158,8 +158,8 @@ fn fill(
     let blocks = builder.finish()?;
     // What worker threads freed would otherwise stay in their arenas of malloc.
     own_memory::trim_heap();
-    let non_references = NonReferences::new(&frozen.runtime_readings, &blocks);
-    let memory = ZeroFilled { memory: frozen.own_memory(), residency: &frozen.residency, non_references };
+    let word_corrections = WordCorrections::new(&frozen.runtime_readings, &blocks);
+    let memory = ZeroFilled { memory: frozen.own_memory(), residency: &frozen.residency, word_corrections };
     let deadline = Instant::now() + MAX_DURATION;
     // A snapshot can be read only until it ends; a process that was stopped runs by now.
     let snapshot_ends = frozen.reading_ends.filter(|_| frozen.snapshot.is_some());

@@ -5,13 +5,13 @@
 //! also a root of objects linked by the collector, of the objects at which paths from variables
 //! stop ([`strandline_claims::runtime::ReferenceHints`]; otherwise each variable would lead to
 //! everything), and of blocks that words of objects point into without being references. Characters
-//! of texts are not references.
+//! of texts are not references; numbers that hold addresses are.
 
 use std::ops::Range;
 
 use strandline_claims::places::AddressSet;
 use strandline_claims::range::PAGE_BYTES;
-use strandline_claims::runtime::{ObjectTypes, Reading, ReferenceHints, claimed_ranges};
+use strandline_claims::runtime::{EncodedWord, ObjectTypes, Reading, ReferenceHints, claimed_ranges};
 use strandline_holders::{BlockSet, Blocks, ExactBlocks, Refused, TaggedBlocks};
 use strandline_process::range::{AddressRange, RangeSet, containing};
 
@@ -27,25 +27,28 @@ const MAX_MAPPED_PADDING_BYTES: u64 = PAGE_BYTES + MAX_PADDING_BYTES;
 /// `_PyGC_PREV_SHIFT`).
 const LINK_ADDRESS_MASK: u64 = !3;
 
-/// Words of objects that are not references, though they may be addresses of blocks.
-pub struct NonReferences<'a> {
+/// Words of objects that are not references, though they may be addresses of blocks, and words that
+/// are references, though they have another form.
+pub struct WordCorrections<'a> {
     hints: Vec<&'a ReferenceHints>,
     blocks: &'a Blocks,
 }
 
-impl<'a> NonReferences<'a> {
+impl<'a> WordCorrections<'a> {
     /// Collects what all runtimes' readers report.
     pub fn new(runtimes: &'a [Reading], blocks: &'a Blocks) -> Self {
         let hints = runtimes.iter().filter_map(|runtime| runtime.reference_hints.as_ref());
         Self { hints: hints.collect(), blocks }
     }
 
-    /// Replaces such words by zeros in `bytes`, which were read at `address`.
-    pub fn zero(&self, address: u64, bytes: &mut [u8]) {
+    /// Replaces the former by zeros and the latter by addresses in `bytes`, which were read at
+    /// `address`.
+    pub fn apply(&self, address: u64, bytes: &mut [u8]) {
         for hints in &self.hints {
             zero_links(&hints.gc_links, address, bytes);
             zero_words(&hints.weak_words, address, bytes);
             self.zero_texts(&hints.opaque_from, address, bytes);
+            decode_words(&hints.encoded_words, address, bytes);
         }
     }
 
@@ -75,11 +78,25 @@ impl<'a> NonReferences<'a> {
 fn zero_words(words: &[u64], address: u64, bytes: &mut [u8]) {
     let end = address.saturating_add(bytes.len() as u64);
     let first = words.partition_point(|word| *word < address);
-    for word in words.iter().skip(first).take_while(|word| **word < end) {
-        let offset = usize::try_from(word - address).ok();
-        let word = offset.and_then(|offset| bytes.get_mut(offset..)?.first_chunk_mut::<8>());
-        word.into_iter().for_each(|word| *word = [0; 8]);
+    for &at in words.iter().skip(first).take_while(|word| **word < end) {
+        word_mut(bytes, address, at).into_iter().for_each(|word| *word = [0; 8]);
     }
+}
+
+/// Replaces those of `words`, which are in order, that are in `bytes`, read at `address`, by the
+/// addresses that they hold.
+fn decode_words(words: &[EncodedWord], address: u64, bytes: &mut [u8]) {
+    let end = address.saturating_add(bytes.len() as u64);
+    let first = words.partition_point(|word| word.at < address);
+    for &EncodedWord { at, target } in words.iter().skip(first).take_while(|word| word.at < end) {
+        word_mut(bytes, address, at).into_iter().for_each(|word| *word = target.to_le_bytes());
+    }
+}
+
+/// Returns the word at `at` in `bytes`, read at `address`; `None` if not all of it is there.
+fn word_mut(bytes: &mut [u8], address: u64, at: u64) -> Option<&mut [u8; 8]> {
+    let offset = usize::try_from(at.checked_sub(address)?).ok()?;
+    bytes.get_mut(offset..)?.first_chunk_mut()
 }
 
 /// Zeroes links in `bytes`, read at `address`, that point to other links: they are not references.
@@ -87,11 +104,9 @@ fn zero_links(links: &AddressSet, address: u64, bytes: &mut [u8]) {
     let end = address.saturating_add(bytes.len() as u64);
     for link in links.within(address.saturating_sub(8), end) {
         for word_address in [link, link.saturating_add(8)] {
-            let offset = word_address.checked_sub(address).and_then(|offset| usize::try_from(offset).ok());
-            let word = offset.and_then(|offset| bytes.get_mut(offset..)?.first_chunk_mut::<8>());
-            if let Some(word) =
-                word.filter(|word| links.contains(u64::from_le_bytes(**word) & LINK_ADDRESS_MASK))
-            {
+            let is_link =
+                |word: &&mut [u8; 8]| links.contains(u64::from_le_bytes(**word) & LINK_ADDRESS_MASK);
+            if let Some(word) = word_mut(bytes, address, word_address).filter(is_link) {
                 *word = [0; 8];
             }
         }
@@ -271,6 +286,14 @@ mod tests {
         let mut bytes = [1; 24];
         zero_words(&[0xff8, 0x1008, 0x1018], 0x1000, &mut bytes);
         assert_eq!((bytes[7], &bytes[8..16], bytes[16]), (1, &[0; 8][..], 1));
+    }
+
+    #[test]
+    fn words_in_another_form_become_addresses() {
+        let words = [0xff8, 0x1008, 0x1014].map(|at| EncodedWord { at, target: 0x7fff_1234_5678 });
+        let mut bytes = [1; 24];
+        decode_words(&words, 0x1000, &mut bytes);
+        assert_eq!((bytes[7], &bytes[8..16], bytes[23]), (1, &0x7fff_1234_5678_u64.to_le_bytes()[..], 1));
     }
 
     #[test]

@@ -30,7 +30,11 @@ const OFFSET_MASK: usize = OFFSET_GENERAL + 256;
 /// `UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS`: the kernel restores the stack segment as it is.
 const UC_FLAGS_WITHOUT_STATE: u64 = 6;
 /// All flags: the same and `UC_FP_XSTATE`, by which the frame has an extended state.
-pub(super) const UC_FLAGS: u64 = UC_FLAGS_WITHOUT_STATE | 1;
+const UC_FLAGS: u64 = UC_FLAGS_WITHOUT_STATE | 1;
+/// `uc_link`, 0 in a frame that the kernel writes.
+const OFFSET_UC_LINK: usize = 16;
+/// `__USER_CS` and `__USER32_CS` (arch/x86/include/asm/segment.h).
+const USER_CODE_SEGMENTS: [u16; 2] = [0x33, 0x23];
 /// Offset in the extended state of `struct _fpx_sw_bytes`: magic number, size with the second magic
 /// number, features, size without it.
 const OFFSET_SOFTWARE: usize = 464;
@@ -257,6 +261,16 @@ fn put(bytes: &mut [u8], offset: usize, value: &[u8]) {
     if let Some(destination) = bytes.get_mut(offset..offset + value.len()) {
         destination.copy_from_slice(value);
     }
+}
+
+/// Whether `bytes`, which begin with the address of a return from a handler, go on like a signal
+/// frame: flags that the kernel sets, no `uc_link`, and the code segment of a program.
+/// (arch/x86/kernel/signal_64.c, x64_setup_rt_frame.)
+pub fn is_plausible(bytes: &[u8]) -> bool {
+    let segment = bytes.get(OFFSET_SEGMENTS..).and_then(<[u8]>::first_chunk);
+    word_at(bytes, OFFSET_UC_LINK) == Some(0)
+        && word_at(bytes, OFFSET_UC_FLAGS).is_some_and(|flags| flags <= UC_FLAGS)
+        && segment.is_some_and(|segment| USER_CODE_SEGMENTS.contains(&u16::from_le_bytes(*segment)))
 }
 
 #[cfg(test)]

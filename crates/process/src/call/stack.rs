@@ -65,9 +65,9 @@ fn extend(tracee: &Tracee<'_>, space: &AddressSpace, stack: &Stack, bytes: u64) 
     stack_now.is_some_and(|mapping| mapping.contains(stack.stack_pointer))
 }
 
-/// Whether a thread's stack may contain a signal frame. It begins with the address of a return from
-/// a handler, such as `trampoline`, then has `uc_flags` and a `uc_link` of 0
-/// (arch/x86/kernel/signal_64.c, x64_setup_rt_frame). True if unknown.
+/// Whether a thread's stack may contain a signal frame, which begins with the address of a return
+/// from a handler, such as `trampoline`. True if unknown. The address alone is not enough: glibc's
+/// sigaction(2) leaves it on the stack.
 pub fn may_be_in_signal_handler(
     memory: &dyn Memory,
     space: &AddressSpace,
@@ -93,14 +93,9 @@ pub fn may_be_in_signal_handler(
         checked_count > MAX_CHECKED_RETURNS || inject::is_trampoline(memory, address)
     };
     (0..contents.len()).step_by(8).any(|offset| {
-        let word = |index: usize| word_at(&contents, offset + 8 * index);
-        word(0).is_some_and(|address| {
-            address == trampoline
-                || address != 0
-                    && word(2) == Some(0)
-                    && word(1).is_some_and(|flags| flags <= frame::UC_FLAGS)
-                    && is_trampoline(address)
-        })
+        let bytes = contents.get(offset..).unwrap_or_default();
+        let address = word_at(bytes, 0).unwrap_or(0);
+        frame::is_plausible(bytes) && address != 0 && (address == trampoline || is_trampoline(address))
     })
 }
 
@@ -139,18 +134,22 @@ mod tests {
             b"1000-2000 r-xp 00000000 08:01 7 /lib/libpthread-2.31.so\n8000-9000 rw-p 00000000 00:00 0 \n",
         );
         let stack = Stack { tid: 1, low: 0x8000, high: 0x9000, stack_pointer: 0x8f00 };
-        let may_be_in_handler = |words: [u64; 3]| {
+        // A return address, flags, a link, and the code segment.
+        let may_be_in_handler = |[address, flags, link, segment]: [u64; 4]| {
             let mut contents = vec![0; 0x100];
-            contents[0x10..0x28].copy_from_slice(&words.map(u64::to_le_bytes).concat());
+            contents[0x10..0x28].copy_from_slice(&[address, flags, link].map(u64::to_le_bytes).concat());
+            contents[0x10 + 192..0x10 + 200].copy_from_slice(&segment.to_le_bytes());
             let code = |address| (address, inject::TRAMPOLINE.to_vec());
             let memory = Areas(vec![(0x8f00, contents), code(0x1230), code(0x8230)]);
             may_be_in_signal_handler(&memory, &space, &stack, 0x7777)
         };
-        assert!(may_be_in_handler([0x7777, 99, 99]), "the return that is known");
-        assert!(may_be_in_handler([0x1230, 7, 0]), "another one");
-        assert!(!may_be_in_handler([0x1234, 7, 0]), "other code");
-        assert!(!may_be_in_handler([0x8230, 7, 0]), "no code");
-        assert!(!may_be_in_handler([0x1230, 8, 0]) && !may_be_in_handler([0x1230, 7, 1]), "no frame");
+        assert!(may_be_in_handler([0x7777, 7, 0, 0x33]), "the return that is known");
+        assert!(may_be_in_handler([0x1230, 7, 0, 0x33]), "another one");
+        assert!(!may_be_in_handler([0x1234, 7, 0, 0x33]), "other code");
+        assert!(!may_be_in_handler([0x8230, 7, 0, 0x33]), "no code");
+        for no_frame in [[0x7777, 8, 0, 0x33], [0x7777, 7, 1, 0x33], [0x1230, 7, 0, 0]] {
+            assert!(!may_be_in_handler(no_frame), "{no_frame:x?}");
+        }
     }
 
     #[test]

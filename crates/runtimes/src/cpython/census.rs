@@ -6,7 +6,7 @@ use super::counted::{
     BlockContent, CensusResult, ClaimedBlock, CountedType, LargeObject, MIN_OBJECTS_NOT_SPARSE, TypeCounts,
     TypedObjects, UNNUMBERED_TYPE,
 };
-use super::layout::{GC_HEAD_BYTES, GC_LINK_MASK, Release, flags};
+use super::layout::{GC_HEAD_BYTES, GC_LINK_MASK, INT_DIGITS, Release, flags};
 use super::objects::{self, GUARD_BYTES, GUARD_SUFFIX_BYTES, HEAD_BYTES, NO_OWNER, Table};
 use super::outside::OutsideMemory;
 use super::types::{Kind, Type, Types};
@@ -14,7 +14,7 @@ use crate::batch::PageCache;
 use crate::push_within;
 use strandline_claims::class::Slot;
 use strandline_claims::refinements::LARGE_BYTES;
-use strandline_claims::runtime::{ObjectTypes, ReferenceHints};
+use strandline_claims::runtime::{EncodedWord, ObjectTypes, ReferenceHints};
 use strandline_process::memory::{Memory, words_in};
 use strandline_process::range::AddressRange;
 
@@ -232,6 +232,14 @@ impl<'a> Census<'a> {
         }
         if matches!(object_type.kind, Kind::Class | Kind::Module | Kind::Weak) {
             hints.stops.insert(at);
+        }
+        if object_type.kind == Kind::Int
+            && let Some(target) = objects::address_in_int(self.release, head)
+            && self.outside_memory.contains(target)
+            && let Some(at) = at.checked_add(self.release.header_prefix_bytes + INT_DIGITS)
+        {
+            let is_kept = push_within(&mut hints.encoded_words, MAX_TARGETS, EncodedWord { at, target });
+            self.result.is_incomplete |= !is_kept;
         }
         // An instance of a class that the program defines has more fields behind its raw data.
         let is_built_in = object_type.flags & flags::HEAP_TYPE == 0;

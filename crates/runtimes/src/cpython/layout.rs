@@ -224,6 +224,8 @@ pub const WIDE_BYTES: u64 = 4;
 pub const INT_DIGITS: u64 = 24;
 /// Bytes of a `digit`.
 pub const INT_DIGIT_BYTES: u64 = 4;
+/// Bits of a digit that are used (`PyLong_SHIFT`); 15 only in builds configured for it.
+pub const INT_DIGIT_BITS: u32 = 30;
 /// Number of low bits of `lv_tag` that are flags (`NON_SIZE_BITS` in
 /// `Include/internal/pycore_long.h`).
 pub const INT_TAG_SHIFT: u32 = 3;
