@@ -11,7 +11,7 @@ use strandline_claims::refinements::{Finder, Matches, Refinements};
 use strandline_claims::units::counted;
 use strandline_process::memory::word_at;
 use strandline_process::page_cache::PageCache;
-use strandline_process::range::AddressRange;
+use strandline_process::range::{AddressRange, overlapping};
 
 /// Maximum bytes of a span of blocks that is read completely; in a longer one, single words are.
 const MAX_READ_BYTES: u64 = 1 << 20;
@@ -125,12 +125,48 @@ impl UnmatchedCaches {
     pub fn caveat(&self, about: &ReaderInfo, place: &str) -> Option<Caveat> {
         let &Self { block_word, blocks, list_word, lists } = self;
         let text = format!(
-            "{} and {} of caches match no {block_word} in use (damaged, or read during a change): their contents count as in use",
+            "{} and {} of caches match no {block_word} in use (damaged, swapped out, or read during a change): their contents count as in use",
             counted(blocks, block_word),
             counted(lists, list_word)
         );
         let code = format!("{}_cache_broken", about.name);
         (blocks > 0 || lists > 0).then(|| Caveat::new(&code, place, None, text))
+    }
+}
+
+/// Caches of threads or processors that were not read because they may be swapped out: a read would
+/// load their pages.
+#[derive(Clone, Debug, Default)]
+pub struct SwappedCaches {
+    /// Address of the first one.
+    first: Option<u64>,
+    count: u64,
+}
+
+impl SwappedCaches {
+    /// Counts the cache at `range` if a page of it may be swapped out; true if it was counted.
+    pub fn note(&mut self, context: &Context<'_>, range: AddressRange) -> bool {
+        let swapped = overlapping(context.swapped_mappings, range).iter();
+        let has_missing_page = swapped.map(|mapping| mapping.intersection(range)).any(|part| {
+            let pages = part.widened_to_pages();
+            context.resident_bytes(pages) < pages.len()
+        });
+        if has_missing_page {
+            self.first.get_or_insert(range.start);
+            self.count += 1;
+        }
+        has_missing_page
+    }
+
+    /// Returns the caveat; `None` if there are none.
+    pub fn caveat(&self, about: &ReaderInfo) -> Option<Caveat> {
+        let place = format!("{:#x}", self.first?);
+        let text = format!(
+            "{} of {} may be swapped out, and reading them would load them: their free blocks count as in use",
+            counted(self.count, "thread or processor cache"),
+            about.title
+        );
+        Some(Caveat::new(&format!("{}_cache_swapped", about.name), place, None, text))
     }
 }
 

@@ -171,6 +171,14 @@ pub fn size_table<T>(
     candidates.into_iter().find_map(read)
 }
 
+/// The roots of all maps with one layout in static data.
+pub struct FoundRoots {
+    /// Their addresses.
+    pub roots: Vec<u64>,
+    /// Whether the deadline passed before all candidates were tried.
+    pub is_late: bool,
+}
+
 /// Returns the roots of all maps with this layout in `data`, given its [`root_candidates`].
 pub fn roots(
     context: &Context<'_>,
@@ -178,7 +186,7 @@ pub fn roots(
     candidates: &[StaticWord],
     layout: MapLayout,
     range_of_entry: RangeOfEntry<'_>,
-) -> Vec<u64> {
+) -> FoundRoots {
     let mut finder = Finder {
         context,
         data,
@@ -188,8 +196,8 @@ pub fn roots(
         roots: Vec::new(),
         remaining_bytes: MAX_TRIED_BYTES,
     };
-    finder.search(candidates);
-    finder.roots
+    let is_late = !finder.search(candidates);
+    FoundRoots { roots: finder.roots, is_late }
 }
 
 struct Finder<'a> {
@@ -206,12 +214,13 @@ struct Finder<'a> {
 }
 
 impl Finder<'_> {
-    fn search(&mut self, candidates: &[StaticWord]) {
+    /// Tries the candidates; false if the deadline passed before the last one.
+    fn search(&mut self, candidates: &[StaticWord]) -> bool {
         let mut cache = PageCache::new(self.context.memory);
         for &StaticWord { address, value: leaf } in candidates {
             let is_within = |root: &u64| (*root..root + self.layout.used_root_bytes).contains(&address);
             if self.context.deadline_passed() {
-                return;
+                return false;
             }
             let may_be_leaf = leaf.is_multiple_of(self.layout.leaf_alignment);
             if !may_be_leaf || self.roots.iter().any(is_within) || !self.tried_leaves.insert(leaf) {
@@ -223,6 +232,7 @@ impl Finder<'_> {
                 self.roots.push(root);
             }
         }
+        true
     }
 
     /// Returns the index of the root entry that points to `leaf`, by the addresses that it covers;
@@ -380,5 +390,65 @@ impl<'a> UnclaimedMemory<'a> {
             self.last_passed = AddressRange::new(range.start, end);
         }
         passes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use strandline_process::memory::Memory;
+
+    const LEAF: u64 = 0x1_0000;
+    const ROOT: u64 = 0x3_0000;
+    const LAYOUT: MapLayout = MapLayout {
+        page_shift: 12,
+        leaf_bits: 3,
+        used_root_bytes: 64,
+        leaf_alignment: 64,
+        pointer_mask: u64::MAX,
+    };
+
+    /// Memory whose words are all 1.
+    struct Ones;
+
+    impl Memory for Ones {
+        fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+            for (byte, at) in buffer.iter_mut().zip(address..) {
+                *byte = u8::from(at % 8 == 0);
+            }
+            buffer.len()
+        }
+    }
+
+    #[test]
+    fn roots_after_the_deadline_are_missed_even_if_one_was_found_before() {
+        let maps = b"10000-20000 rw-p 00000000 00:00 0\n30000-31000 rw-p 00000000 fe:01 5 /usr/lib/a.so\n";
+        let (space, _) = AddressSpace::parse(maps);
+        let all_resident = |range: AddressRange| vec![range];
+        let mapping = &space.mappings()[1];
+        let data = StaticData { range: mapping.range(), object: mapping };
+        // An entry of the root, for the addresses from that of the leaf on, and another word.
+        let entry = StaticWord { address: ROOT + LEAF / LAYOUT.leaf_span() * 8, value: LEAF };
+        let other = StaticWord { address: ROOT + 0x800, value: LEAF + LAYOUT.leaf_bytes() };
+        let search = |patience: Duration, candidates: &[StaticWord]| {
+            let deadline = Instant::now() + patience;
+            let context = Context { deadline, ..Context::of_image(&Ones, &space, &all_resident) };
+            // The deadline passes while the first candidate is tried.
+            let range_of_entry = |_: &mut PageCache<'_>, _: u64| {
+                while !context.deadline_passed() {
+                    std::hint::spin_loop();
+                }
+                Some(AddressRange::sized(LEAF, LAYOUT.leaf_span()))
+            };
+            let FoundRoots { roots, is_late } = roots(&context, &data, candidates, LAYOUT, &range_of_entry);
+            (roots, is_late)
+        };
+        assert_eq!(search(Duration::ZERO, &[]), (Vec::new(), false), "nothing was left to try");
+        assert_eq!(search(Duration::ZERO, &[entry, other]), (Vec::new(), true));
+        // On a busy machine the first deadlines may pass before the first candidate.
+        let mut patience = (1..=14).map(|doublings| Duration::from_millis(1 << doublings));
+        assert!(patience.any(|patience| search(patience, &[entry, other]) == (vec![ROOT], true)));
     }
 }

@@ -31,14 +31,32 @@ impl Memory for Target<'_> {
 }
 
 fn read(reader: &Reader, image: &Image, maps: &str) -> (Readings, u64) {
+    read_part(reader, image, maps, None, &[])
+}
+
+/// Reads an image without one page, which is swapped out, and with threads of these FS bases.
+fn read_part(
+    reader: &Reader,
+    image: &Image,
+    maps: &str,
+    swapped_page: Option<u64>,
+    fs_bases: &[u64],
+) -> (Readings, u64) {
     let (space, invalid_lines) = AddressSpace::parse(maps.as_bytes());
     assert_eq!(invalid_lines, 0, "{maps}");
-    let memory = Target { image, bytes_read: AtomicU64::new(0) };
-    let runs = image.pages_without(|_| false);
+    let runs = image.pages_without(|page| Some(page) == swapped_page);
+    let resident = image.within(&runs);
+    let memory = Target { image: &resident, bytes_read: AtomicU64::new(0) };
     let resident_runs = |range: AddressRange| {
         clipped(&runs, range.start, range.end).into_iter().map(AddressRange::from).collect()
     };
-    let context = Context::of_image(&memory, &space, &resident_runs);
+    let swapped_mapping = swapped_page.and_then(|page| space.find(page));
+    let swapped_mappings: Vec<AddressRange> = swapped_mapping.iter().map(|mapping| mapping.range()).collect();
+    let context = Context {
+        fs_bases,
+        swapped_mappings: &swapped_mappings,
+        ..Context::of_image(&memory, &space, &resident_runs)
+    };
     let own_pid = std::process::id().cast_signed();
     let Ok(process) = Process::open(own_pid) else { panic!("no process {own_pid}") };
     let Some(allocator) = (reader.find)(&process, &space) else { panic!("it may be there") };
@@ -86,6 +104,22 @@ fn a_jemalloc_has_the_built_figures() {
             assert_eq!(reading.call.as_ref().unwrap().predicted_bytes, expected.releasable_bytes);
         }
     }
+}
+
+#[test]
+fn a_swapped_out_thread_cache_is_a_caveat() {
+    let HeapImage { mut image, mut maps, .. } = fabricate_jemalloc(0, 1);
+    // The storage of a thread.
+    let (start, end) = (0x7fff_0000_0000, 0x7fff_0000_2000);
+    assert!(image.map(start, 0x2000));
+    maps += &format!("{start:x}-{end:x} rw-p 00000000 00:00 0\n");
+    let codes = |swapped_page: Option<u64>| {
+        let ((readings, caveats), _) = read_part(&jemalloc::READER, &image, &maps, swapped_page, &[end]);
+        let of_readings = readings.into_iter().flat_map(|reading| reading.caveats);
+        caveats.into_iter().chain(of_readings).map(|caveat| caveat.code).collect::<Vec<_>>()
+    };
+    assert_eq!(codes(None), Vec::<String>::new());
+    assert_eq!(codes(Some(end - 0x1000)), ["jemalloc_cache_swapped"]);
 }
 
 #[test]

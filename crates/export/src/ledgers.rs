@@ -189,8 +189,6 @@ impl LedgerThread {
                     Duration::try_from_secs_f64(explanation.cost.stopped_seconds).unwrap_or(requested);
                 (stopped, Ok(Summary::new(&explanation, self.row_share, now)))
             }
-            // It would have to be stopped, which it may not be.
-            Ok(Err(Error::Io { .. })) if turn.remaining.is_zero() => (max_stop, Err(Some("stop_budget"))),
             Ok(Err(error)) => {
                 let FailedLedger { stopped, problem } = FailedLedger::new(&error, max_stop);
                 (stopped, Err(problem))
@@ -284,6 +282,7 @@ impl FailedLedger {
                 let stopped = Duration::try_from_secs_f64(*seconds).unwrap_or(max_stop);
                 (stopped.max(max_stop), Some("did_not_stop"))
             }
+            Error::NeedsStop { .. } => (Duration::ZERO, Some("stop_budget")),
             Error::NoSnapshot { stopped_time, .. } => (*stopped_time, Some("no_photograph")),
             Error::DoesNotAddUp { .. } | Error::Overlap { .. } => (max_stop, Some("does_not_add_up")),
             Error::KernelThread { .. } | Error::Thread { .. } | Error::Myself { .. } => {
@@ -394,6 +393,15 @@ mod tests {
         assert_eq!((entry.problem, entry.stops.total()), (Some("stop_budget"), Duration::ZERO));
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn only_a_stop_that_is_not_allowed_is_the_budgets_fault() {
+        let source = std::io::Error::other("broken");
+        let failed_read = Error::Io { pid: 1, what: "reading smaps".to_owned(), source };
+        let problem = |error: &Error| FailedLedger::new(error, Duration::ZERO).problem;
+        assert_eq!(problem(&failed_read), Some("cannot_be_read"));
+        assert_eq!(problem(&Error::NeedsStop { pid: 1 }), Some("stop_budget"));
     }
 
     #[test]

@@ -217,15 +217,15 @@ impl<'a> Lab<'a> {
         self.run_concurrently(&missing_turns, executors)
     }
 
-    /// Runs turns concurrently: each executor takes the next turn. After a failure of one no
-    /// further turn is taken.
+    /// Runs turns concurrently: each executor takes the next turn, once all have a thread. After a
+    /// failure of one no further turn is taken.
     fn run_concurrently(
         &mut self,
         turns: &[ScheduledRun],
         executors: &mut [Box<dyn Executor>],
     ) -> Result<(), StopReason> {
         let shared = Mutex::new(SharedRound { lab: self, turns: turns.iter() });
-        let results: Vec<Result<(), StopReason>> = std::thread::scope(|scope| {
+        std::thread::scope(|scope| {
             let run_turns = |executor: &mut Box<dyn Executor>| -> Result<(), StopReason> {
                 loop {
                     let due_run = {
@@ -245,14 +245,21 @@ impl<'a> Lab<'a> {
             };
             let start =
                 |executor| std::thread::Builder::new().spawn_scoped(scope, move || run_turns(executor));
+            // Workers wait for the lock: with too few threads the round fails before its first run.
+            let mut starting = shared.lock().map_err(|_| internal_error(THREAD_PANICKED))?;
             let workers: Vec<_> = executors.iter_mut().map(start).collect();
+            if workers.iter().any(Result::is_err) {
+                starting.turns = [].iter();
+            }
+            drop(starting);
             let finish = |worker: std::io::Result<ScopedJoinHandle<'_, _>>| match worker {
                 Ok(worker) => worker.join().unwrap_or_else(|_| Err(internal_error(THREAD_PANICKED))),
                 Err(error) => Err(StopReason::Failed(format!("no thread can be started: {error}"))),
             };
-            workers.into_iter().map(finish).collect()
-        });
-        results.into_iter().collect()
+            // All are joined: the scope panics on a panic of a thread that was not.
+            let results: Vec<_> = workers.into_iter().map(finish).collect();
+            results.into_iter().collect()
+        })
     }
 
     /// The run of a turn, if it is still to be made.
@@ -338,6 +345,7 @@ mod tests {
     use super::*;
     use crate::executor::{Job, OutputFiles};
     use crate::journal::JournalOptions;
+    use strandline_sys::spawn::{Resource, Rlimit};
 
     thread_local! {
         /// Dropped at the end of its thread.
@@ -350,6 +358,8 @@ mod tests {
         Fails(Option<Sender<()>>),
         /// Counts its runs, each of which lasts until the sender was dropped.
         Waits(Receiver<()>, Arc<AtomicU32>),
+        /// Counts its runs.
+        Counts(Arc<AtomicU32>),
     }
 
     impl Executor for TestExecutor {
@@ -361,6 +371,9 @@ mod tests {
                 }
                 Self::Waits(receiver, runs) => {
                     assert!(receiver.recv().is_err());
+                    runs.fetch_add(1, Ordering::Relaxed);
+                }
+                Self::Counts(runs) => {
                     runs.fetch_add(1, Ordering::Relaxed);
                 }
             }
@@ -402,23 +415,54 @@ mod tests {
         }
     }
 
-    #[test]
-    fn no_turn_is_taken_after_a_failure() {
+    /// Runs one round of nine subjects on `executors`.
+    fn run_round(mut executors: Vec<Box<dyn Executor>>) -> Result<Results, StopReason> {
         let folder = tempfile::tempdir().unwrap();
         let options = JournalOptions { folder: Some(folder.path().join("lab")), is_fresh: false };
         let mut journal = Journal::open("compare", &"x", &options).unwrap();
         let subject = |number: u32| Subject { name: number.to_string(), ..Subject::default() };
         let subjects = (0..9).map(subject).collect();
         let plan = Plan { subjects, warm_up: 0, min_rounds: 1, max_rounds: 1, seed: 1 };
+        run_plan(&plan, &mut executors, &mut journal, &mut TestJudge)
+    }
+
+    #[test]
+    fn no_turn_is_taken_after_a_failure() {
         let (sender, receiver) = channel();
         let runs = Arc::new(AtomicU32::new(0));
-        let mut executors: Vec<Box<dyn Executor>> = vec![
+        let result = run_round(vec![
             Box::new(TestExecutor::Fails(Some(sender))),
             Box::new(TestExecutor::Waits(receiver, runs.clone())),
-        ];
-        let result = run_plan(&plan, &mut executors, &mut journal, &mut TestJudge);
+        ]);
         assert_eq!(result.unwrap_err(), StopReason::Failed("lost".to_owned()));
         let runs = runs.load(Ordering::Relaxed);
         assert!(runs <= 1, "{runs} runs, of which all but one began after the failure");
+    }
+
+    #[test]
+    fn no_turn_is_taken_unless_each_executor_has_a_thread() {
+        const IS_LIMITED: &str = "STRANDLINE_TEST_IS_LIMITED";
+        const STACK_BYTES: u64 = 1 << 30;
+        if std::env::var_os(IS_LIMITED).is_none() {
+            // The limit is one of a whole process.
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+            let name = "engine::tests::no_turn_is_taken_unless_each_executor_has_a_thread";
+            child.args(["--exact", name, "--test-threads=1"]).env(IS_LIMITED, "1");
+            let output = child.env("RUST_MIN_STACK", STACK_BYTES.to_string()).output().unwrap();
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && text.contains("1 passed"), "{text}");
+            return;
+        }
+        // One stack fits, a second one does not.
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        let pages: u64 = statm.split(' ').next().unwrap().parse().unwrap();
+        let limits = Resource::AddressSpace.get().unwrap();
+        let soft = pages * 4096 + STACK_BYTES + STACK_BYTES / 2;
+        Resource::AddressSpace.set(Rlimit { soft, ..limits }).unwrap();
+        let runs = Arc::new(AtomicU32::new(0));
+        let counts = || -> Box<dyn Executor> { Box::new(TestExecutor::Counts(runs.clone())) };
+        let result = run_round(vec![counts(), counts()]);
+        assert!(matches!(&result, Err(StopReason::Failed(text)) if text.contains("no thread")), "{result:?}");
+        assert_eq!(runs.load(Ordering::Relaxed), 0);
     }
 }

@@ -99,6 +99,15 @@ pub enum Error {
         /// Which threads run on, and in which state.
         detail: String,
     },
+    /// It could not be read without a stop, and may not be stopped.
+    #[error(
+        "process {pid} could not be read without a stop: its threads run, or what it holds cannot be read while they sleep; try again, or \
+         allow a stop"
+    )]
+    NeedsStop {
+        /// The process.
+        pid: i32,
+    },
     /// A snapshot was required but could not be taken.
     #[error("no snapshot of process {pid}: {reason}")]
     NoSnapshot {

@@ -4,6 +4,8 @@
 //! interpret, or that reorders or hides its neighbours, is written as `\u{…}` here, once, before
 //! any layout. Widths are terminal columns, never bytes or characters.
 
+use std::collections::HashMap;
+
 /// Counts with what is counted.
 pub use strandline_claims::units::counted;
 pub use strandline_process::shell::is_unsafe;
@@ -102,6 +104,28 @@ pub fn shorten(text: &str, max_columns: usize) -> String {
     let head = &text[..fitting_bytes(text, kept_columns.saturating_sub(width(&tail)))];
     // Parts of `text` may have been shortened before.
     format!("{}…{}", head.trim_end_matches('…'), tail.trim_start_matches('…'))
+}
+
+/// Shortens each of `texts` to at most `max_columns`. Different ones that would look the same get a
+/// number each: `lib…cache #2`.
+pub fn shorten_apart(texts: &[String], max_columns: usize) -> Vec<String> {
+    let mut by_look: HashMap<String, Vec<&str>> = HashMap::new();
+    for text in texts {
+        let same = by_look.entry(shorten(text, max_columns)).or_default();
+        if !same.contains(&text.as_str()) {
+            same.push(text);
+        }
+    }
+    let shorten_one = |text: &String| {
+        let short = shorten(text, max_columns);
+        let same = by_look.get(&short).filter(|same| same.len() > 1);
+        let Some(index) = same.and_then(|same| same.iter().position(|other| other == text)) else {
+            return short;
+        };
+        let number = format!(" #{}", index + 1);
+        shorten(text, max_columns.saturating_sub(width(&number))) + &number
+    };
+    texts.iter().map(shorten_one).collect()
 }
 
 /// The length in bytes of the longest start of `text` that fits into `columns` and ends with a
@@ -206,6 +230,18 @@ pub fn start_of(text: &str, max_bytes: usize) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn different_texts_look_different_when_shortened() {
+        let texts =
+            ["g_first_index_of_sessions", "g_first_table_of_sessions", "g", "g_first_index_of_sessions"];
+        let shown = shorten_apart(&texts.map(str::to_owned), 20);
+        assert_eq!(shorten(texts[0], 20), shorten(texts[1], 20));
+        assert_ne!(shown[0], shown[1]);
+        assert!(shown[0].ends_with(" #1") && shown[1].ends_with(" #2"), "{shown:?}");
+        assert_eq!((shown[2].as_str(), &shown[3]), ("g", &shown[0]));
+        assert!(shown.iter().all(|text| width(text) <= 20), "{shown:?}");
+    }
 
     #[test]
     fn no_character_that_a_terminal_interprets_remains() {

@@ -272,6 +272,7 @@ impl Arenas<'_> {
             }
         }
         add_broken_caveat(&broken_lists, "thread caches", reading);
+        reading.caveats.extend(caches.swapped.caveat(&super::ABOUT));
         reading.bytes_read += cache.bytes_read;
         let first_broken_list = broken_lists.first().copied();
         KnownChunks { special_chunks: ranges.into_special_chunks(), links, first_broken_list }

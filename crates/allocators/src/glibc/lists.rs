@@ -100,6 +100,11 @@ impl<'a> Ranges<'a> {
         Self(ranges.map(chunk_range).collect())
     }
 
+    /// Whether there is no range.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Returns the special chunks of each range.
     pub fn into_special_chunks(self) -> Vec<SpecialChunks> {
         self.0.into_iter().map(|range| range.special_chunks).collect()

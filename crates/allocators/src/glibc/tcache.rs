@@ -8,8 +8,11 @@ use std::collections::HashSet;
 
 use super::layout::{self, BinCounts};
 use super::lists::{List, Ranges};
+use crate::blocks::SwappedCaches;
+use crate::scan::may_be_swapped_out;
 use strandline_claims::allocator::Context;
-use strandline_process::memory::{Memory, half_word_at, word_at};
+use strandline_process::memory::{half_word_at, word_at, words_in};
+use strandline_process::range::AddressRange;
 
 /// Bytes searched below the FS base.
 const TLS_BYTES: u64 = 4096;
@@ -23,6 +26,8 @@ pub struct Caches {
     pub structures: Vec<u64>,
     /// All non-empty lists.
     pub lists: Vec<List>,
+    /// Caches that were not read.
+    pub swapped: SwappedCaches,
 }
 
 /// How many threads have a pointer to a complete structure at one distance. Filled caches count
@@ -58,18 +63,28 @@ fn caches_of_layout(
     ranges: &Ranges<'_>,
     cache_layout: &layout::ThreadCacheLayout,
 ) -> Caches {
-    let memory = context.whole_memory;
     let mut caches = Caches::default();
-    let Some(distance) = pointer_distance(context, ranges, cache_layout) else { return caches };
+    let Some(distance) = pointer_distance(context, ranges, cache_layout) else {
+        // Without an arena, the program has another allocator.
+        for &fs_base in context.fs_bases.iter().filter(|_| !ranges.is_empty()) {
+            note_swapped(context, fs_base, &mut caches.swapped);
+        }
+        return caches;
+    };
     let mut seen_pointers = HashSet::new();
     for &fs_base in context.fs_bases {
         if context.deadline_passed() {
             break;
         }
-        let Some(pointer) = fs_base.checked_sub(distance).and_then(|at| resident_word(context, at)) else {
+        let Some(pointer_at) = fs_base.checked_sub(distance) else { continue };
+        let Some(pointer) = resident_word(context, pointer_at) else {
+            caches.swapped.note(context, AddressRange::sized(pointer_at, 8));
             continue;
         };
-        let Some(lists) = structure_at(memory, ranges, pointer, cache_layout) else { continue };
+        let Some(lists) = structure_at(context, ranges, pointer, cache_layout) else {
+            caches.swapped.note(context, AddressRange::sized(pointer, cache_layout.bytes));
+            continue;
+        };
         if seen_pointers.insert(pointer) {
             caches.structures.push(pointer - layout::CHUNK_HEADER_BYTES);
             caches.lists.extend(lists);
@@ -85,30 +100,53 @@ fn pointer_distance(
     ranges: &Ranges<'_>,
     cache_layout: &layout::ThreadCacheLayout,
 ) -> Option<u64> {
-    let memory = context.whole_memory;
     let mut votes = [Votes::default(); TLS_BYTES as usize / 8];
     let mut bytes = vec![0; TLS_BYTES as usize];
     for &fs_base in context.fs_bases {
         if context.deadline_passed() {
             break;
         }
-        let Some(start) = fs_base.checked_sub(TLS_BYTES) else { continue };
-        // Memory below the thread's own may be a file's: reading it would bring its pages in.
-        bytes.fill(0);
-        for run in context.resident_runs((start, fs_base)) {
-            if let Some(part) = bytes.get_mut((run.start - start) as usize..(run.end - start) as usize) {
-                memory.read_some(run.start, part);
-            }
-        }
+        read_storage(context, fs_base, &mut bytes);
         for (index, votes) in votes.iter_mut().enumerate() {
             let Some(pointer) = word_at(&bytes, 8 * index) else { continue };
-            let Some(lists) = structure_at(memory, ranges, pointer, cache_layout) else { continue };
+            let Some(lists) = structure_at(context, ranges, pointer, cache_layout) else { continue };
             votes.filled_caches += usize::from(!lists.is_empty());
             votes.all_caches += 1;
         }
     }
     let (index, most_votes) = votes.iter().enumerate().rev().max_by_key(|(_, votes)| **votes)?;
     (most_votes.all_caches > 0).then_some(TLS_BYTES - 8 * index as u64)
+}
+
+/// Reads the last [`TLS_BYTES`] below a thread's FS base into `bytes`: 0 where they are not
+/// resident.
+fn read_storage(context: &Context<'_>, fs_base: u64, bytes: &mut [u8]) {
+    bytes.fill(0);
+    let Some(start) = fs_base.checked_sub(TLS_BYTES) else { return };
+    // Memory below the thread's own may be a file's: reading it would bring its pages in.
+    for run in context.resident_runs((start, fs_base)) {
+        if let Some(part) = bytes.get_mut((run.start - start) as usize..(run.end - start) as usize) {
+            context.whole_memory.read_some(run.start, part);
+        }
+    }
+}
+
+/// Notes a thread's cache if it or the pointer to it may be swapped out, where no thread's cache
+/// shows the distance of the pointer.
+fn note_swapped(context: &Context<'_>, fs_base: u64, swapped: &mut SwappedCaches) {
+    if context.swapped_mappings.is_empty() {
+        return;
+    }
+    let start = fs_base.saturating_sub(TLS_BYTES);
+    if swapped.note(context, AddressRange::new(start, fs_base)) {
+        return;
+    }
+    let mut bytes = vec![0; TLS_BYTES as usize];
+    read_storage(context, fs_base, &mut bytes);
+    let mut pointers = words_in(&bytes).filter(|pointer| pointer.is_multiple_of(layout::ALIGNMENT));
+    if let Some(pointer) = pointers.find(|&pointer| may_be_swapped_out(context, pointer)) {
+        swapped.note(context, AddressRange::sized(pointer, 8));
+    }
 }
 
 /// Reads a word of memory that is resident.
@@ -118,13 +156,15 @@ fn resident_word(context: &Context<'_>, at: u64) -> Option<u64> {
     if is_resident { context.whole_memory.read_word(at).ok() } else { None }
 }
 
-/// Returns the lists of the cache at `pointer`; `None` if it is not one.
+/// Returns the lists of the cache at `pointer`; `None` if it is not one. A list whose first chunk
+/// may be swapped out is among them.
 fn structure_at(
-    memory: &dyn Memory,
+    context: &Context<'_>,
     ranges: &Ranges<'_>,
     pointer: u64,
     cache_layout: &layout::ThreadCacheLayout,
 ) -> Option<Vec<List>> {
+    let memory = context.whole_memory;
     let chunk = pointer.checked_sub(layout::CHUNK_HEADER_BYTES)?;
     if !ranges.holds(chunk) {
         return None;
@@ -165,7 +205,15 @@ fn structure_at(
         if head == 0 {
             continue;
         }
-        let entry = head.checked_sub(layout::CHUNK_HEADER_BYTES).filter(|&entry| ranges.holds(entry))?;
+        let entry = head.checked_sub(layout::CHUNK_HEADER_BYTES)?;
+        if entry.is_multiple_of(layout::ALIGNMENT) && may_be_swapped_out(context, entry) {
+            // It is reported as broken where it is followed.
+            lists.push(List::thread_cache(head));
+            continue;
+        }
+        if !ranges.holds(entry) {
+            return None;
+        }
         let size = memory.read_word(entry + layout::CHUNK_SIZE).ok()? & !layout::SIZE_BITS;
         let bin_chunk_bytes = layout::MIN_CHUNK_BYTES + layout::ALIGNMENT * bin as u64;
         let is_size_valid = if bin < layout::SMALL_THREAD_CACHE_BINS {
@@ -186,7 +234,7 @@ mod tests {
     use super::*;
     use strandline_claims::range::RangePages;
     use strandline_process::map::AddressSpace;
-    use strandline_process::range::AddressRange;
+    use strandline_process::memory::Memory;
 
     const START: u64 = 0x5555_0000_0000;
     const PAGE: AddressRange = AddressRange::sized(START, 4096);
@@ -241,6 +289,47 @@ mod tests {
     }
 
     #[test]
+    fn a_cache_that_may_be_swapped_out_is_noted() {
+        let (cache_page, storage) = (PAGE, AddressRange::sized(START + 4096, 4096));
+        let ranges_pages = RangePages::new(PAGE, [PAGE]);
+        let ranges = Ranges::new([(PAGE, &ranges_pages)].into_iter());
+        let (space, _) = AddressSpace::parse(b"");
+        // The word before the FS base points to the page with the cache, which is missing or whose
+        // storage is.
+        let caveat = |missing: AddressRange, swapped: &[AddressRange]| {
+            let mut words = [0; 512];
+            words[511] = START + 8 * CACHE as u64;
+            let memory = Storage(Page(words));
+            let runs = |range: AddressRange| {
+                let pages = [cache_page, storage].into_iter().filter(|page| *page != missing);
+                pages.map(|page| page.intersection(range)).filter(|run| !run.is_empty()).collect()
+            };
+            let context = Context {
+                fs_bases: &[storage.end],
+                swapped_mappings: swapped,
+                ..Context::of_image(&memory, &space, &runs)
+            };
+            let caches = find(&context, &ranges, false);
+            assert_eq!(caches.structures, Vec::<u64>::new());
+            caches.swapped.caveat(&super::super::ABOUT).map(|caveat| (caveat.code, caveat.place))
+        };
+        let code = "glibc_cache_swapped".to_owned();
+        let (cache, start) = (START + 8 * CACHE as u64, storage.start);
+        assert_eq!(caveat(cache_page, &[cache_page]), Some((code.clone(), format!("{cache:#x}"))));
+        assert_eq!(caveat(storage, &[storage]), Some((code, format!("{start:#x}"))));
+        assert_eq!(caveat(storage, &[cache_page]), None, "it was never written");
+    }
+
+    /// A page behind the first one.
+    struct Storage(Page);
+
+    impl Memory for Storage {
+        fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+            if address < START + 4096 { 0 } else { self.0.read_some(address - 4096, buffer) }
+        }
+    }
+
+    #[test]
     fn a_cache_with_a_half_stored_bin_is_read() {
         let pages = RangePages::new(PAGE, [PAGE]);
         let ranges = Ranges::new([(PAGE, &pages)].into_iter());
@@ -253,7 +342,10 @@ mod tests {
             let first_list = CACHE + layout::THREAD_CACHE.entries as usize / 8;
             page.0[first_list] = if has_list { START + 8 * BLOCK as u64 } else { 0 };
             let cache = START + 8 * CACHE as u64;
-            structure_at(&page, &ranges, cache, &layout::THREAD_CACHE).map(|lists| lists.len())
+            let (space, _) = AddressSpace::parse(b"");
+            let all_resident = |range: AddressRange| vec![range];
+            let context = Context::of_image(&page, &space, &all_resident);
+            structure_at(&context, &ranges, cache, &layout::THREAD_CACHE).map(|lists| lists.len())
         };
         assert_eq!(lists([1, 0], true), Some(1));
         assert_eq!(lists([0, 0], true), Some(1), "tcache_put");

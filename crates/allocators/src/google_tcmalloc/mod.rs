@@ -134,6 +134,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
             lists: caches.unread_count,
         };
         reading.caveats.extend(unmatched_caches.caveat(&ABOUT, &heap.name));
+        reading.caveats.extend(caches.swapped.caveat(&ABOUT));
     }
     reading
 }

@@ -10,12 +10,13 @@
 use std::collections::HashSet;
 
 use super::layout::CacheLayout;
-use crate::blocks::CachedBlock;
+use crate::blocks::{CachedBlock, SwappedCaches};
 use crate::radix::Leaf;
 use crate::scan::read_words;
 use strandline_claims::allocator::Context;
 use strandline_process::memory::{half_word_at, word_at, words_in};
 use strandline_process::pages::{PAGE_BYTES, USER_ADDRESS_END};
+use strandline_process::range::AddressRange;
 
 /// Bytes searched below a thread's FS base.
 const MAX_STORAGE_BYTES: u64 = 64 << 10;
@@ -73,6 +74,8 @@ pub struct CacheContents {
     pub key_addresses: Vec<u64>,
     /// Number of invalid bins, and of lists that were not followed to their end.
     pub broken_lists: u64,
+    /// Caches that were not read.
+    pub swapped: SwappedCaches,
     /// The first address that was not read because the deadline had passed.
     pub first_late_address: Option<u64>,
     /// Bytes read from the target.
@@ -98,6 +101,7 @@ pub fn find(context: &Context<'_>, layout: CacheLayout, leaves: &[Leaf]) -> Cach
             CacheLayout::Counted => reader.read_counted(fs_base),
         }
     }
+    reader.note_swapped();
     let mut caches = reader.caches;
     caches.blocks.sort_unstable();
     caches.blocks.dedup_by_key(|block| block.address);
@@ -118,14 +122,30 @@ struct CacheReader<'a> {
 }
 
 impl CacheReader<'_> {
+    /// Notes the caches of threads without one whose storage may be swapped out.
+    fn note_swapped(&mut self) {
+        let with_cache: HashSet<u64> = self.caches.fs_bases.iter().copied().collect();
+        for &fs_base in self.context.fs_bases.iter().filter(|fs_base| !with_cache.contains(fs_base)) {
+            if let Some(range) = self.storage_range(fs_base) {
+                self.caches.swapped.note(self.context, range);
+            }
+        }
+    }
+
     /// Returns the part of a thread's storage that may hold its cache; `None` if its FS base is no
     /// address in a mapping.
-    fn storage(&mut self, fs_base: u64) -> Option<Storage> {
+    fn storage_range(&self, fs_base: u64) -> Option<AddressRange> {
         let distance = self.last_distance.unwrap_or(MAX_STORAGE_BYTES);
         let bytes = MAX_STORAGE_BYTES.min(distance);
         let mapping = self.context.space.find(fs_base.checked_sub(8)?)?;
         let start = fs_base.checked_sub(distance)?.max(mapping.start) & !7;
         let end = start.checked_add(bytes)?.min(fs_base).min(mapping.end);
+        Some(AddressRange::new(start, end))
+    }
+
+    /// Reads the part of a thread's storage that may hold its cache.
+    fn storage(&mut self, fs_base: u64) -> Option<Storage> {
+        let AddressRange { start, end } = self.storage_range(fs_base)?;
         let mut storage = Storage { start, bytes: vec![0; end.checked_sub(start)? as usize] };
         for run in self.context.resident_runs((start, end)) {
             let part = storage.bytes.get_mut((run.start - start) as usize..(run.end - start) as usize)?;

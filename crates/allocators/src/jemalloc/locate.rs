@@ -1,7 +1,7 @@
 //! Finds jemalloc's page map: a radix tree from pages to extents.
 
 use super::layout::{EXTENT_WORDS, ExtentFields, LAYOUTS, Layout, PAGE_MAP_LAYOUT, entry_extent};
-use crate::radix::{self, FoundHeaps, Leaf};
+use crate::radix::{self, FoundHeaps, FoundRoots, Leaf};
 use crate::scan::each_word;
 use strandline_claims::allocator::Context;
 use strandline_claims::caveat::Caveat;
@@ -41,8 +41,9 @@ pub fn find(context: &Context<'_>) -> FoundHeaps<PageMap> {
     let mut first_late_file: Option<&str> = None;
     for data in radix::large_data(context.space, MIN_DATA_BYTES) {
         let candidates = radix::root_candidates(context, &data, PAGE_MAP_LAYOUT.leaf_alignment);
-        let roots = radix::roots(context, &data, &candidates, PAGE_MAP_LAYOUT, &extent_of_entry);
-        if roots.is_empty() && context.deadline_passed() {
+        let FoundRoots { roots, is_late } =
+            radix::roots(context, &data, &candidates, PAGE_MAP_LAYOUT, &extent_of_entry);
+        if is_late {
             first_late_file.get_or_insert(&data.object.name);
         }
         for root in roots {

@@ -160,6 +160,7 @@ fn read(context: &Context<'_>, page_map: &PageMap, taken: &RangeSet) -> Reading 
         lists: caches.broken_lists,
     };
     reading.caveats.extend(unmatched_caches.caveat(&ABOUT, &page_map.name));
+    reading.caveats.extend(caches.swapped.caveat(&ABOUT));
     reading
 }
 

@@ -13,6 +13,7 @@ use super::parts::{
     ArenaPurge, CollectRules, CollectingThread, Heap, Part, PartKind, RunPurgedArena, SpanPurge,
 };
 use super::spans::Releasable;
+use crate::blocks::SwappedCaches;
 use crate::scan::within;
 use strandline_claims::allocator::Context;
 use strandline_process::page_cache::PageCache;
@@ -29,6 +30,8 @@ const MAX_DELAYED_BLOCKS: u64 = 1 << 22;
 pub struct Collection {
     /// Addresses of threads' heaps.
     pub thread_heaps: Vec<u64>,
+    /// Lists of blocks that other threads freed that were not read.
+    pub swapped: SwappedCaches,
     /// Blocks that other threads freed and that are in no page's list, in address order.
     pub delayed_blocks: Vec<u64>,
     /// Position of each of these blocks in its list.
@@ -232,11 +235,8 @@ pub fn find(context: &Context<'_>, heap: &Heap) -> Collection {
     collection.thread_heaps = heap.parts.iter().flat_map(heaps_of_part).collect();
     collection.thread_heaps.sort_unstable();
     collection.thread_heaps.dedup();
-    let mut delayed_blocks: Vec<(u64, usize)> =
-        read_delayed_blocks(context, &mut cache, heap, &collection.thread_heaps)
-            .into_iter()
-            .zip(0..)
-            .collect();
+    let listed_blocks = read_delayed_blocks(context, &mut cache, heap, &mut collection);
+    let mut delayed_blocks: Vec<(u64, usize)> = listed_blocks.into_iter().zip(0..).collect();
     delayed_blocks.sort_unstable();
     delayed_blocks.dedup_by_key(|&mut (block, _)| block);
     (collection.delayed_blocks, collection.list_positions) = delayed_blocks.into_iter().unzip();
@@ -292,12 +292,13 @@ fn is_dead(
 }
 
 /// Returns the blocks that other threads freed into lists of heaps, in the order of these lists. A
-/// link that cannot be read ends its list: the blocks after it count as in use.
+/// link that cannot be read ends its list: the blocks after it count as in use, which is noted in
+/// `collection` if it may be swapped out.
 fn read_delayed_blocks(
     context: &Context<'_>,
     cache: &mut PageCache<'_>,
     heap: &Heap,
-    thread_heaps: &[u64],
+    collection: &mut Collection,
 ) -> Vec<u64> {
     let mut blocks = Vec::new();
     let used_blocks = |part: &Part| part.page().map_or(0, |page| page.used.min(page.capacity));
@@ -306,15 +307,22 @@ fn read_delayed_blocks(
     let heads = heap
         .delayed_free
         .iter()
-        .flat_map(|offset| thread_heaps.iter().map(move |thread_heap| thread_heap + offset));
+        .flat_map(|offset| collection.thread_heaps.iter().map(move |thread_heap| thread_heap + offset));
     for head in heads {
-        let mut next = cache.word(head);
+        let mut word = |at: u64| {
+            let word = cache.word(at);
+            if word.is_none() {
+                collection.swapped.note(context, AddressRange::sized(at, 8));
+            }
+            word
+        };
+        let mut next = word(head);
         while let Some(block) = next.filter(|&block| block != 0 && block.is_multiple_of(8))
             && (blocks.len() as u64) < max_blocks
             && !context.deadline_passed()
         {
             blocks.push(block);
-            next = cache.word(block);
+            next = word(block);
         }
     }
     blocks

@@ -171,6 +171,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     reading.refined = std::mem::take(&mut counts.matched);
     reading.bytes_read = heap.bytes_read + counts.bytes_read + collection.bytes_read;
     doubts.add_caveats(&mut reading.caveats, &ABOUT, "segments and pages", &heap.name);
+    reading.caveats.extend(collection.swapped.caveat(&ABOUT));
     reading.is_inconsistent = doubts.damages > 0;
     reading
 }

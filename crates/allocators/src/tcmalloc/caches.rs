@@ -4,7 +4,7 @@
 //! in the central free lists, which include the transfer caches. A thread cache is recognised by
 //! the sizes of its lists, which are the size classes.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use super::layout::{
     ALL_FREE_LISTS_BYTES, CACHE_LINKS_BYTES, CENTRAL_BYTES, CENTRAL_CLASS_OFFSET, CENTRAL_LIST_OFFSETS,
@@ -14,11 +14,12 @@ use super::layout::{
 };
 use super::locate::Heap;
 use super::spans::{SpanList, Spans};
-use crate::blocks::CachedBlock;
-use crate::scan::DeadlineCheck;
+use crate::blocks::{CachedBlock, SwappedCaches};
+use crate::scan::{DeadlineCheck, may_be_swapped_out};
 use strandline_claims::allocator::Context;
 use strandline_process::memory::{half_word_at, word_at};
 use strandline_process::page_cache::PageCache;
+use strandline_process::range::AddressRange;
 use strandline_process::work::in_order;
 
 /// Maximum number of objects of all caches together, in case some are damaged: a list that exceeds
@@ -44,6 +45,8 @@ pub struct CacheContents {
     pub thread_caches: Vec<u64>,
     /// Number of invalid lists.
     pub broken_lists: u64,
+    /// Caches that were not read.
+    pub swapped: SwappedCaches,
     /// The first address that was not read because the deadline had passed.
     pub first_late_address: Option<u64>,
     /// Bytes read from the target.
@@ -194,7 +197,8 @@ fn thread_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, caches: &mut 
     let mut pending: Vec<u64> =
         spans.outside_pointers.targets.iter().copied().filter(|word| word.is_multiple_of(8)).collect();
     let mut cache = PageCache::new(context.memory);
-    let mut seen_addresses = HashSet::new();
+    let static_pointers = pending.clone();
+    let (mut seen_addresses, mut linked_addresses) = (HashSet::new(), BTreeSet::new());
     let mut bytes = vec![0; ALL_FREE_LISTS_BYTES + CACHE_LINKS_BYTES];
     while let Some(at) = pending.pop() {
         if context.deadline_passed() {
@@ -226,10 +230,35 @@ fn thread_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, caches: &mut 
         }));
         let links =
             (ALL_FREE_LISTS_BYTES..bytes.len()).step_by(8).filter_map(|offset| word_at(&bytes, offset));
-        pending.extend(links.filter(|link| link.is_multiple_of(8) && *link != 0));
+        for link in links.filter(|link| link.is_multiple_of(8) && *link != 0) {
+            linked_addresses.insert(link);
+            pending.push(link);
+        }
     }
+    note_swapped(context, &static_pointers, linked_addresses, bytes.len() as u64, caches);
     caches.bytes_read += cache.bytes_read;
     lists
+}
+
+/// Notes the thread caches of `cache_bytes` that may be swapped out: of the addresses to which a
+/// cache links, and if none was read, the first of `static_pointers`, one of which leads to them.
+fn note_swapped(
+    context: &Context<'_>,
+    static_pointers: &[u64],
+    mut linked_addresses: BTreeSet<u64>,
+    cache_bytes: u64,
+    caches: &mut CacheContents,
+) {
+    for at in &caches.thread_caches {
+        linked_addresses.remove(at);
+    }
+    if caches.thread_caches.is_empty() {
+        let swapped = static_pointers.iter().find(|&&at| may_be_swapped_out(context, at));
+        linked_addresses.extend(swapped);
+    }
+    for at in linked_addresses {
+        caches.swapped.note(context, AddressRange::sized(at, cache_bytes));
+    }
 }
 
 /// Whether the first size classes are where a thread cache at `at` has them: reads few bytes.

@@ -77,7 +77,8 @@ fn find_page_map(context: &Context<'_>, data: &StaticData<'_>) -> Option<PageMap
     MAPS.iter().find_map(|&map_layout| {
         let range_of_span =
             |cache: &mut PageCache<'_>, entry| read_span(cache, entry)?.range(map_layout.page_shift);
-        let root = radix::roots(context, data, &candidates, map_layout, &range_of_span).into_iter().next()?;
+        let found = radix::roots(context, data, &candidates, map_layout, &range_of_span);
+        let root = found.roots.into_iter().next()?;
         Some(PageMap { map_layout, root })
     })
 }

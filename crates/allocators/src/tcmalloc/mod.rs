@@ -159,6 +159,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
         lists: caches.broken_lists,
     };
     reading.caveats.extend(unmatched_caches.caveat(&ABOUT, &heap.name));
+    reading.caveats.extend(caches.swapped.caveat(&ABOUT));
     reading
 }
 

@@ -93,7 +93,7 @@ pub fn take_with(
     let mut frozen = match stopped_by {
         StoppedBy::Us => match exit_watch::run_while_watching(|| quiet::read(process, &read_plan))? {
             Some(frozen) => frozen,
-            None if options.never_stops => return Err(needs_stop(process)),
+            None if options.never_stops => return Err(Error::NeedsStop { pid: process.pid() }),
             None => read_with_stops(process, &read_plan)?,
         },
         StoppedBy::Ending(ending) => {
@@ -118,13 +118,6 @@ pub fn take_with(
         }
     }
     Ok(frozen)
-}
-
-fn needs_stop(process: &Process) -> Error {
-    let source = std::io::Error::other(
-        "its threads run, or what it holds cannot be read while they sleep: it must be stopped",
-    );
-    Error::Io { pid: process.pid(), what: "reading without a stop".to_owned(), source }
 }
 
 /// Returns a caveat if the process was stopped for longer than `max_stop`.

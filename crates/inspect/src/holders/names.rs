@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use cpp_demangle::{DemangleOptions, Symbol};
 
@@ -22,6 +23,19 @@ impl fmt::Write for BoundedText {
         self.0.push_str(text);
         Ok(())
     }
+}
+
+/// Returns a name of at most [`MAX_BYTES`]. A longer one is cut, and ends with a hash of all of it:
+/// otherwise two with the same start would be one root.
+pub fn bounded(name: &[u8]) -> Vec<u8> {
+    if name.len() <= MAX_BYTES {
+        return name.to_vec();
+    }
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    let end = format!("…#{:016x}", hasher.finish());
+    let start = name.get(..MAX_BYTES - end.len()).unwrap_or_default();
+    [start, end.as_bytes()].concat()
 }
 
 /// Demangles a C++ symbol.
@@ -121,6 +135,15 @@ fn implementor(method: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_names_with_the_same_start_stay_different() {
+        let long = |last: &[u8]| [b"_ZN".as_slice(), &[b'a'; 2 * MAX_BYTES], last].concat();
+        let names = [long(b"x"), long(b"y")].map(|name| bounded(&name));
+        assert!(names.iter().all(|name| name.len() <= MAX_BYTES), "{names:?}");
+        assert_ne!(demangle_symbol(&names[0]), demangle_symbol(&names[1]));
+        assert_eq!((bounded(&long(b"x")), bounded(b"x")), (names[0].clone(), b"x".to_vec()));
+    }
 
     #[test]
     fn names_are_as_their_author_wrote_them() {

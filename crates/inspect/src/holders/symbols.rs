@@ -26,7 +26,7 @@ pub struct Symbol {
     pub address: u64,
     /// Its size.
     pub bytes: u64,
-    /// Its name as in the file.
+    /// Its name as in the file, [bounded](names::bounded).
     pub name: Vec<u8>,
 }
 
@@ -43,7 +43,7 @@ impl Symbols {
                 let is_data = mapping.is_some_and(|mapping| !mapping.permissions.execute);
                 let has_room = symbols.len() < MAX_SYMBOLS && names_bytes < MAX_NAMES_BYTES;
                 if is_data && symbol.bytes > 0 && has_room {
-                    let name = name.get(..name.len().min(names::MAX_BYTES)).unwrap_or_default().to_vec();
+                    let name = names::bounded(name);
                     names_bytes += name.len();
                     symbols.push(Symbol { address: symbol.address, bytes: symbol.bytes, name });
                 }
@@ -147,9 +147,8 @@ pub fn functions(
     object.each_symbol(&mut |name, _| {
         number = number.saturating_add(1);
         for index in by_number.remove(&number).into_iter().flatten() {
-            let name = name.get(..name.len().min(names::MAX_BYTES)).unwrap_or_default();
             if let Some(function_name) = function_names.get_mut(index) {
-                *function_name = Some(names::demangle_symbol(name));
+                *function_name = Some(names::demangle_symbol(&names::bounded(name)));
             }
         }
     });

@@ -10,6 +10,7 @@
 
 use std::fs::File;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use strandline_sys::process::{self as sys, MADV_PAGEOUT};
@@ -102,7 +103,7 @@ pub fn apply(pid: i32, request: &ZeroRequest) -> Result<Released, Refusal> {
     let pagemap = process.open_file("pagemap")?;
     let before = Footprint::of(process);
     let Released { applied: effect, refused } = match method {
-        Method::PageOut => Released { applied: page_out(process, request, &pagemap)?, refused: None },
+        Method::PageOut => page_out(process, request, &pagemap)?,
         Method::Direct(code) => release_directly(process, request, code, &pagemap)?,
     };
     let mut applied = Applied { before, after: Footprint::of(process), ..effect };
@@ -240,26 +241,56 @@ fn pieces(ranges: &[Range<u64>]) -> impl Iterator<Item = Range<u64>> + '_ {
 
 /// Makes the kernel page out the zero pages. No write can be lost: the kernel keeps what is written
 /// meanwhile.
-fn page_out(process: &Process, request: &ZeroRequest, pagemap: &File) -> Result<Applied, Refusal> {
+fn page_out(process: &Process, request: &ZeroRequest, pagemap: &File) -> Result<Released, Refusal> {
     let failed = |error| Refusal::from_io(process, "paging out", error);
     let handle = sys::open_pidfd(process.pid()).map_err(failed)?;
     let memory = memory_of(process).map_err(failed)?;
-    let mut applied = Applied { actual_bytes: Some(0), stopped_seconds: Some(0.0), ..Applied::default() };
-    for piece in pieces(&request.ranges) {
-        let resident = pages::anonymous_bytes_in(pagemap, std::slice::from_ref(&piece)).map_err(failed)?;
-        applied.resident_before_bytes += resident;
-        let runs = zero_runs(pagemap, &memory, piece).map_err(failed)?;
-        let before = pages::anonymous_bytes_in(pagemap, &runs).map_err(failed)?;
-        let began = Instant::now();
-        for chunk in runs.chunks(strandline_sys::memory::MAX_RANGES) {
-            sys::advise(&handle, chunk, MADV_PAGEOUT).map_err(failed)?;
-        }
-        applied.call_seconds += began.elapsed().as_secs_f64();
-        let after = pages::anonymous_bytes_in(pagemap, &runs).map_err(failed)?;
-        let released = before.saturating_sub(after);
-        applied.actual_bytes = applied.actual_bytes.map(|sum| sum + released);
+    let applied = Applied { actual_bytes: Some(0), stopped_seconds: Some(0.0), ..Applied::default() };
+    let mut paging_out = PagingOut { handle, memory, pagemap, applied, has_begun: false };
+    let result = pieces(&request.ranges).try_for_each(|piece| paging_out.page_out_piece(piece));
+    let PagingOut { applied, has_begun, .. } = paging_out;
+    match result.map_err(failed) {
+        // Pages that were paged out are the result.
+        Err(refusal) if has_begun => Ok(Released { applied, refused: Some(refusal) }),
+        other => other.map(|()| Released { applied, refused: None }),
     }
-    Ok(applied)
+}
+
+/// The release of pages by the kernel.
+struct PagingOut<'a> {
+    /// Pidfd of the process.
+    handle: OwnedFd,
+    memory: MemFile,
+    pagemap: &'a File,
+    /// `actual_bytes` is `None` once pages were paged out that could not be counted.
+    applied: Applied,
+    /// Whether the kernel has accepted pages.
+    has_begun: bool,
+}
+
+impl PagingOut<'_> {
+    /// Pages out the zero pages of `piece`, and counts them also if the kernel accepts a part only.
+    fn page_out_piece(&mut self, piece: Range<u64>) -> std::io::Result<()> {
+        let pagemap = self.pagemap;
+        let resident = pages::anonymous_bytes_in(pagemap, std::slice::from_ref(&piece))?;
+        let runs = zero_runs(pagemap, &self.memory, piece)?;
+        let before = pages::anonymous_bytes_in(pagemap, &runs)?;
+        self.applied.resident_before_bytes += resident;
+        let began = Instant::now();
+        let mut accepted_bytes = 0;
+        let advised = runs.chunks(strandline_sys::memory::MAX_RANGES).try_for_each(|chunk| {
+            accepted_bytes += sys::advise(&self.handle, chunk, MADV_PAGEOUT)?;
+            Ok(())
+        });
+        self.applied.call_seconds += began.elapsed().as_secs_f64();
+        let after = pages::anonymous_bytes_in(pagemap, &runs);
+        let released = after.as_ref().ok().map(|after| before.saturating_sub(*after));
+        // A failed call may have paged out the ranges before the one that it failed at.
+        self.has_begun |= accepted_bytes > 0 || released.is_none_or(|bytes| bytes > 0);
+        self.applied.actual_bytes =
+            self.applied.actual_bytes.zip(released).map(|(sum, released)| sum + released);
+        advised.and(after.map(drop))
+    }
 }
 
 /// Releases pages directly, stretch after stretch; all threads are stopped during each.
@@ -471,5 +502,29 @@ mod tests {
         let page = page as u64;
         assert_eq!(runs, [start..start + 2 * page, start + 3 * page..start + 8 * page]);
         assert_eq!(bytes[third + 17], 1);
+    }
+
+    #[test]
+    fn an_error_after_pages_were_paged_out_leaves_a_partial_effect() {
+        let page = PAGE_BYTES as usize;
+        // Pages that are written and then zeroed are resident.
+        let mut bytes = vec![1_u8; 9 * page];
+        bytes.fill(0);
+        let start = (bytes.as_ptr() as u64).next_multiple_of(page as u64);
+        let process = Process::open(std::process::id().cast_signed()).unwrap();
+        let pagemap = File::open("/proc/self/pagemap").unwrap();
+        let kernel_address = 0xffff_8000_0000_0000;
+        let (own, unreadable) = (start..start + 8 * page as u64, kernel_address..kernel_address + PAGE_BYTES);
+        let apply = |ranges: Vec<Range<u64>>| {
+            let request =
+                ZeroRequest { ranges, allow_risk: false, wait: Duration::ZERO, watch: Duration::ZERO };
+            page_out(&process, &request, &pagemap)
+        };
+        let released = apply(vec![own, unreadable.clone()]).unwrap();
+        assert_eq!(released.applied.resident_before_bytes, 8 * page as u64);
+        assert!(released.applied.actual_bytes.is_some());
+        assert!(released.remark().is_some_and(|text| text.contains("paging out")), "{released:?}");
+        assert!(apply(vec![unreadable]).is_err(), "nothing was paged out");
+        assert!(bytes.iter().all(|&byte| byte == 0));
     }
 }

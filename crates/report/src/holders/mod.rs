@@ -16,7 +16,7 @@ use strandline_inspect::holders::facts::{
 };
 
 use crate::table::{Column, figures, words};
-use crate::text::{clean, counted, shorten};
+use crate::text::{clean, counted, shorten_apart};
 use crate::units::{UNKNOWN, bytes, thousands};
 
 use leaked::leaked_text;
@@ -257,11 +257,10 @@ impl<'a> RootSets<'a> {
 
 /// The names of the nearest of several roots, shortened, and the number of others.
 fn join_root_names(set: &Shared) -> String {
-    let name = |root: &Nearest| {
-        let name = root_text(root.kind, &root.name, root.module.as_deref(), root.thread.as_deref());
-        shorten(&name, MAX_JOINED_COLUMNS)
-    };
-    let mut names: Vec<String> = set.nearest.iter().map(name).collect();
+    let name =
+        |root: &Nearest| root_text(root.kind, &root.name, root.module.as_deref(), root.thread.as_deref());
+    let names: Vec<String> = set.nearest.iter().map(name).collect();
+    let mut names = shorten_apart(&names, MAX_JOINED_COLUMNS);
     let unnamed_count = set.roots.len().saturating_sub(names.len());
     match (unnamed_count, set.has_more) {
         (0, false) => {}

@@ -15,7 +15,7 @@ use crate::model;
 use crate::paint::Surface;
 use crate::table::{Column, figures, lay_out, words};
 use crate::terminal::{faint, joined, listed, next_commands, strong, two_ends};
-use crate::text::{counted, hanging, own_name, shorten, width, wrap, wrap_at_most};
+use crate::text::{counted, hanging, own_name, shorten_apart, width, wrap, wrap_at_most};
 use crate::units::{bytes, seconds, stopped, thousands};
 
 /// Maximum number of lines of the answer. With those of the tables, a screen has 40 at most.
@@ -125,10 +125,11 @@ fn roots(facts: &Holders, top: usize, surface: Surface) -> Vec<String> {
     }
     // A third for names, so that what the roots hold has the larger part.
     let max_name_columns = surface.columns * 7 / 20;
-    let rows = groups.iter().map(|group| {
-        let name = shorten(&group.name, max_name_columns);
-        [bytes(group.retained.bytes), thousands(group.retained.blocks), name]
-    });
+    let names: Vec<String> = groups.iter().map(|group| group.name.clone()).collect();
+    let rows = groups
+        .iter()
+        .zip(shorten_apart(&names, max_name_columns))
+        .map(|(group, name)| [bytes(group.retained.bytes), thousands(group.retained.blocks), name]);
     let mut rows: Vec<[String; 3]> = rows.collect();
     if unlisted.retained.blocks > 0 {
         rows.push([

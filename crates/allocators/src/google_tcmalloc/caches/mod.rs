@@ -10,7 +10,7 @@ mod transfer;
 use std::collections::BTreeSet;
 
 use super::locate::Heap;
-use crate::blocks::CachedBlock;
+use crate::blocks::{CachedBlock, SwappedCaches};
 use crate::scan::{DeadlineCheck, is_mapped_memory};
 use strandline_claims::allocator::Context;
 use strandline_process::page_cache::PageCache;
@@ -55,6 +55,8 @@ pub struct CacheContents {
     /// Number of caches, lists and objects that were not read: invalid, listed twice, or over a
     /// limit.
     pub unread_count: u64,
+    /// Caches that were not read.
+    pub swapped: SwappedCaches,
     /// Pages that hold structures.
     pub structure_pages: BTreeSet<u64>,
     /// Bytes read from the target.

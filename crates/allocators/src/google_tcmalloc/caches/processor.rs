@@ -8,6 +8,7 @@ use crate::radix::StaticWord;
 use crate::scan::{is_mapped_memory, is_resident};
 use strandline_claims::range::{PAGE_BYTES, page_of};
 use strandline_process::pages::USER_ADDRESS_END;
+use strandline_process::range::AddressRange;
 
 /// A slab is valid if at most this fraction of its headers is invalid: 1/8. A thread was stopped
 /// during a change of one header; in other memory most are invalid.
@@ -84,9 +85,12 @@ impl CacheReader<'_> {
     fn read_slab(&mut self, slab: u64, array: &SlabArray) -> SlabState {
         if !is_resident(self.context, slab) {
             // It was never used, or is swapped out; others may follow.
-            let last_byte = slab + (1 << array.shift) - 1;
-            let is_mapped = self.context.space.find(last_byte).is_some();
-            return if is_mapped { SlabState::Unused } else { SlabState::Unmapped };
+            let range = AddressRange::sized(slab, 1 << array.shift);
+            if self.context.space.find(range.end - 1).is_none() {
+                return SlabState::Unmapped;
+            }
+            self.caches.swapped.note(self.context, range);
+            return SlabState::Unused;
         }
         let mut headers = vec![0; layout::SLAB_HEADER_BYTES * array.begins.len()];
         if self.pages.read(slab, &mut headers).is_err() {

@@ -7,6 +7,7 @@ use super::super::locate::read_bytes;
 use super::{CacheKind, CacheReader};
 use strandline_claims::range::{PAGE_BYTES, page_of};
 use strandline_process::memory::word_at;
+use strandline_process::range::AddressRange;
 
 /// Maximum thread caches followed.
 const MAX_THREAD_CACHES: usize = 1 << 16;
@@ -43,8 +44,10 @@ impl CacheReader<'_> {
             }
             seen_addresses.insert(at);
             let Some(bytes) = cache else {
-                // Mostly, the thread was stopped while it changed its cache.
-                self.caches.unread_count += 1;
+                let range = AddressRange::sized(at, self.thread_lists_bytes() as u64);
+                // Otherwise, mostly, the thread was stopped while it changed its cache.
+                let is_swapped = self.caches.swapped.note(self.context, range);
+                self.caches.unread_count += u64::from(!is_swapped);
                 continue;
             };
             cache_count += 1;
