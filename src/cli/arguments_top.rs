@@ -17,6 +17,7 @@ Examples:
   strandline top --unit my-service --tree
   strandline top --groups
   strandline top --once | head -20
+  strandline top --once --json > top.json
 
 Keys: Enter takes a ledger of the chosen process, r predicts what the best remedy would release; only these two stop the
 process, for a moment. / filters, t shows the tree, c control groups, Left and Right change the order, ? names all keys, q ends.
@@ -43,7 +44,7 @@ pub struct Top {
     /// Show control groups
     #[arg(long)]
     pub groups: bool,
-    /// Print the table once, after two seconds
+    /// Print the table once, after two seconds; --json is possible only with this
     #[arg(long)]
     pub once: bool,
 }

@@ -208,8 +208,8 @@ fn conflicting_flags(arguments: &Arguments) -> Option<&'static str> {
         Verb::Export(_) if arguments.common.json => {
             Some("--json is not for export, which answers in the formats of Prometheus: leave it out")
         }
-        Verb::Top(_) if arguments.common.json => {
-            Some("--json is not for top: use `strandline explain PID --json`")
+        Verb::Top(top) if arguments.common.json && !top.once => {
+            Some("--json is for a single table: use `strandline top --once --json`")
         }
         Verb::Run(_) if arguments.common.json => Some(
             "--json is not for run, which passes on the command's output; use `strandline report FILE --format json`",

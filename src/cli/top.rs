@@ -16,6 +16,8 @@ use super::arguments_top::Top;
 use super::output::Output;
 use super::{CommandResult, Failure, Result};
 
+pub const SCHEMA: &str = "strandline/top/1";
+
 /// Time limit for a dry run to find a safe moment; the user is waiting.
 const SAFE_MOMENT_LIMIT: Duration = Duration::from_secs(5);
 
@@ -32,6 +34,10 @@ pub fn run(arguments: &Top, output: &mut Output) -> Result<CommandResult> {
             _ => Kind::List,
         },
     };
+    if output.is_json {
+        output.document(SCHEMA, None, &strandline_top::document_once(options))?;
+        return Ok(CommandResult::Done);
+    }
     if arguments.once {
         let columns = u16::try_from(output.surface.columns).unwrap_or(u16::MAX);
         output.print(&strandline_top::once(options, columns))?;

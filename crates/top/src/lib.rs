@@ -5,10 +5,11 @@
 //! Data flows one way: `watch` (a thread that takes surveys of all processes) → `rows` (growth,
 //! order, filter, tree) → `view` (what is on the screen). `state` holds what the user chose by
 //! `keys`; `requests` has the thread that reads what was requested; `terminal` is the only module
-//! that accesses the terminal, and restores it.
+//! that accesses the terminal, and restores it. `document` is the table for scripts.
 
 #![forbid(unsafe_code)]
 
+mod document;
 mod keys;
 mod requests;
 mod rows;
@@ -22,6 +23,7 @@ use std::time::Duration;
 
 use strandline_survey::{Selection, Survey, Surveyor, raise_file_limit};
 
+pub use document::Document;
 pub use requests::{LedgerCallback, Request, RequestResult, StateSums};
 use rows::History;
 pub use rows::{Column, Kind};
@@ -43,12 +45,28 @@ pub struct Options {
 
 /// Maximum time between the two surveys for a single table.
 const ONCE_INTERVAL: Duration = Duration::from_secs(2);
+/// Maximum time for proportional set sizes in each of them: no later survey reads the others.
+const ONCE_PSS_TIME: Duration = Duration::from_millis(500);
 
 /// The table as text, once, `columns` wide, with all rows. Takes up to two seconds, to measure
 /// growth.
 pub fn once(options: Options, columns: u16) -> String {
+    view::table_text(&state_once(options), columns)
+}
+
+/// The table for scripts, once, with all rows. Takes as long as [`once`].
+pub fn document_once(options: Options) -> Document {
+    let has_groups = options.kind == Kind::Groups;
+    let state = state_once(options);
+    let unread_processes = state.survey.as_ref().map_or(0, |survey| survey.unread_processes);
+    Document::new(&state.rows, has_groups, unread_processes)
+}
+
+/// The rows of a single table.
+fn state_once(options: Options) -> State {
     raise_file_limit();
     let mut surveyor = Surveyor::default();
+    surveyor.pss_time_limit = ONCE_PSS_TIME;
     let mut history = History::default();
     history.add(&surveyor.take(&options.selection, usize::MAX));
     std::thread::sleep(ONCE_INTERVAL.min(options.interval));
@@ -57,7 +75,7 @@ pub fn once(options: Options, columns: u16) -> String {
     let mut state = State::new(options.sort, options.kind);
     state.survey = Some(survey);
     state.arrange(&history);
-    view::table_text(&state, columns)
+    state
 }
 
 /// Shows the table until the user, a signal, or the end of the terminal ends it.

@@ -88,6 +88,8 @@ pub struct Row {
     pub rss_bytes: u64,
     /// PSS, if known; that of a group only if those of all its processes are.
     pub pss_bytes: Option<u64>,
+    /// Anonymous memory, if the kernel reports it.
+    pub anonymous_bytes: Option<u64>,
     /// Growth of RSS, once it was measured.
     pub growth_bytes_per_minute: Option<i64>,
     /// Results of its last ledger, if one was taken.
@@ -214,6 +216,7 @@ fn process_row(process: &ProcessFigures, history: &History, ledger: Option<&Ledg
         processes: 1,
         rss_bytes: process.figures.rss_bytes,
         pss_bytes: process.pss.bytes(),
+        anonymous_bytes: process.figures.anonymous_bytes,
         ledger: ledger.copied(),
     }
 }
@@ -231,6 +234,7 @@ fn group_row(name: &str, sum: &Sum, history: &History) -> Row {
         processes: sum.processes,
         rss_bytes: sum.rss_bytes,
         pss_bytes: sum.pss_bytes,
+        anonymous_bytes: sum.anonymous_bytes,
         ledger: None,
     }
 }

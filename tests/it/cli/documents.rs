@@ -93,7 +93,7 @@ fn every_field_of_json_is_described() -> Outcome {
     let before = folder.0.join("before");
     fs::write(&before, strandline::run(&["holders", "--json", &pid])?.stdout)?;
     let since = before.to_str().ok_or("a folder's name")?;
-    let lines: [&[&str]; 12] = [
+    let lines: [&[&str]; 14] = [
         &["explain", "--holders", &pid],
         &["explain", "--tree", &pid],
         &["holders", "--since", since, &pid],
@@ -106,6 +106,8 @@ fn every_field_of_json_is_described() -> Outcome {
         &["study", "--short", "freed-or-not"],
         &["doctor"],
         &["doctor", "--readers"],
+        &["top", "--once"],
+        &["top", "--once", "--groups"],
     ];
     let group = MemoryGroup::new("documents");
     let _process = match &group {

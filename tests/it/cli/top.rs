@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::subject::compile;
+use crate::support::subject::{compile, number};
 use crate::support::terminal::{Terminal, ask};
 use crate::support::waiting::until;
 use crate::support::{Folder, Libc, Outcome, Result, Subject, copy_program, repetitions, strandline};
@@ -182,6 +182,29 @@ fn once_prints_a_table_of_the_kernels_figures() -> Outcome {
     // RSS did not change, and top must show that.
     let is_still = words[5] == "0" || after < before && words[5].starts_with('-');
     assert!(is_still, "{before} MiB before, {after} after: {}", lines[2]);
+    Ok(())
+}
+
+#[test]
+fn once_prints_a_document_of_the_same_figures() -> Outcome {
+    let subject = subject()?;
+    let select = ["top", "--once", "--interval", "1s", "--json", "--pid", &subject.pid_text()];
+    let document = strandline::json(&select)?;
+    assert_eq!(document["schema"], "strandline/top/1");
+    let [process] = document["processes"].as_array().ok_or("no processes")?.as_slice() else {
+        return Err(format!("not one process: {document}").into());
+    };
+    assert_eq!(process["pid"], subject.pid());
+    let shown = number(process, "rss_bytes")? as f64 / f64::from(1 << 20);
+    let read = rss_mebibytes(subject.pid())?;
+    assert!((shown - read).abs() < read * 0.02, "{shown} MiB shown, {read} MiB read");
+    assert!(number(process, "pss_bytes")? <= number(process, "rss_bytes")?, "{process}");
+    assert!(number(process, "anonymous_bytes")? <= number(process, "rss_bytes")?, "{process}");
+    assert!(process["growth_bytes_per_minute"].is_i64() && process["ledger"].is_null(), "{process}");
+    let groups = strandline::json(&[&select[..], &["--groups"]].concat())?;
+    assert_eq!(groups["processes"].as_array().map(Vec::len), Some(0));
+    assert_eq!(groups["groups"][0]["cgroup"], process["cgroup"]);
+    assert_eq!(groups["groups"][0]["processes"], 1);
     Ok(())
 }
 

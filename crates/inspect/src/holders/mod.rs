@@ -196,7 +196,7 @@ fn fill(
     }
     let types = Types::new(&held, &block_types, &frozen.refinements, &runtime_blocks)?;
     fill_lists(holders, &held, &found_roots, &types, &runtime_blocks, frozen)?;
-    if !is_complete {
+    if !is_complete || holders.live.blocks == 0 {
         holders.remove_unreachable();
     }
     Ok(())
