@@ -23,6 +23,7 @@ mod group;
 mod group_reclaim;
 mod holders;
 mod lab;
+mod live;
 mod mark;
 mod output;
 mod progress;
