@@ -264,7 +264,7 @@ fn format_published(value: &Value) -> String {
 fn format_value(read: &FigureRead, matrix: &Matrix) -> String {
     match &read.value {
         ReadValue::Text(text) => format!("\"{}\"", shorten(&clean(text), MAX_TEXT_COLUMNS)),
-        ReadValue::Number(ratio) if read.statistic.starts_with("ratio") => units::ratio(ratio),
+        ReadValue::Number(ratio) if read.statistic.starts_with("ratio") => units::ratio(*ratio),
         ReadValue::Number(number) => table::format_figure(None, &matrix.study, &read.metric, *number),
     }
 }
