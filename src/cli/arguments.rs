@@ -51,7 +51,8 @@ pub struct Arguments {
 /// Flags of every verb.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Common {
-    /// Print one JSON document on standard output, and nothing else there
+    /// Print one JSON document on standard output, and nothing else there; not of run, top, export, mark,
+    /// completions and man
     #[arg(long, global = true)]
     pub json: bool,
     /// When to use colour; NO_COLOR is respected
@@ -186,7 +187,8 @@ Examples:
   strandline holders 4711
   strandline holders --top 50 4711
   strandline holders --json 4711 | jq '.unreachable, .roots[:5]'
-  strandline holders --json 4711 > before.json; sleep 600; strandline holders --since before.json 4711
+  strandline holders --json 4711 > before.json
+  strandline holders --since before.json 4711
 
 A word that is an address within a block counts as a reference, so there may be more leaks than are reported. Pointers \
 that the program hides (compressed, or combined with others) are not seen.")]
@@ -225,17 +227,19 @@ Examples:
   strandline run --limit-address-space 512MiB -- perl script.pl
 
 Moments for ledgers (--ledger, several with commas):
-  marks      at each mark that the program sends (probes/ has the two lines of code for it)
-  peak       each time its peak RSS has grown by a tenth; takes at most a tenth of the time
-  exit       at the end of a process, while its memory is still mapped; until then it is traced: no
-             debugger, crash handler or Wine server can attach to it, nor can it trace itself
+  marks      at each mark that the program sends (probes/ has the code for it)
+  peak       each time its peak RSS has grown by a tenth; takes at most a tenth of
+             the time
+  exit       at the end of a process, while its memory is still mapped; until then
+             it is traced: no debugger, crash handler or Wine server can attach to
+             it, nor can it trace itself
   every=10s  at this interval
   none       never
 By default: the first 16 marks, peaks, and exit for users who may trace anything (root, CAP_SYS_PTRACE).
-Programs with LeakSanitizer, whose leak check fails under a trace, are not traced until their end;
+Programs with LeakSanitizer, whose leak check fails under a trace, are not traced until their end; \
 nor are setuid programs unless the user is privileged: they would lose their privileges.
 
-Exit status: the command's own; 125 where strandline failed, 126 where the command cannot be run,
+Exit status: the command's own; 125 where strandline failed, 126 where the command cannot be run, \
 127 where it is not found. If a signal ends the command, strandline ends by the same signal.")]
 pub struct Run {
     /// The recording's file; by default named after the command
@@ -272,7 +276,8 @@ pub struct Recording {
     /// Time between two samples, 1ms or more
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = interval)]
     pub interval: Duration,
-    /// When to take a ledger
+    /// When to take a ledger: marks, peak, exit, ends (of the recording), every=TIME (several with commas), or
+    /// none; the default is below
     #[arg(long, value_name = "MOMENTS", value_parser = Plan::parse)]
     pub ledger: Option<Plan>,
     /// Resume the process after this time at each ledger; no limit at its exit
@@ -283,8 +288,8 @@ pub struct Recording {
     pub snapshot: SnapshotChoice,
     #[command(flatten)]
     pub quiet: QuietFor,
-    /// When to show progress on standard error; by default where it is a terminal that the command does not
-    /// write to
+    /// When to show progress on standard error; by default on a terminal, of `run` only if the command's output
+    /// does not go to a terminal
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub progress: When,
 }
@@ -297,8 +302,8 @@ Examples:
   strandline record -o service.strandline --duration 10min 4711
   strandline record --ledger exit 4711      # a ledger at its exit
 
-By default a ledger is taken at the beginning and at the end of the recording (--ledger ends). With
---ledger exit the process is traced until it ends: signals to it pass through strandline, and no
+By default a ledger is taken at the beginning and at the end of the recording (--ledger ends). With \
+--ledger exit the process is traced until it ends: signals to it pass through strandline, and no \
 debugger can be attached to it meanwhile.")]
 pub struct Record {
     /// The recording's file; by default named after the process

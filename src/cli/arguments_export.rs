@@ -38,8 +38,8 @@ What it may cost:
 
 If nothing has scraped for ten minutes, no process is stopped.
 
-Encryption and passwords are not built in: it listens on the loopback interface only, and a proxy (nginx, Caddy, Envoy,
-kube-rbac-proxy) or the collector on the same machine does both. Nothing is pushed: an OpenTelemetry collector scrapes it by its
+Encryption and passwords are not built in: it listens on the loopback interface only, and a proxy (nginx, Caddy, Envoy, \
+kube-rbac-proxy) or the collector on the same machine does both. Nothing is pushed: an OpenTelemetry collector scrapes it by its \
 prometheus receiver.
 
 docs/metrics.md defines each metric; deploy/ has rules for alerts, a unit for systemd, manifests for Kubernetes and a dashboard.")]

@@ -111,12 +111,12 @@ Examples:
   strandline compare --until 2% --json ./p0 ./p1 | jq '.metrics.wall_seconds.ratio'
   strandline compare --on slurm --dir /shared/lab --repeat 200 --partition long ./p0 ./p1
 
-Quote each command with its arguments, and variables before it, as one word. A command with pipes,
+Quote each command with its arguments, and variables before it, as one word. A command with pipes, \
 redirections, $variables or patterns is run by `sh -c`; the times then include the shell's start.
 
 The words of a case are appended to each command; {} in them stands for the command.
 
-`same` means that the interval of a ratio contains 1. All intervals of ratios of one comparison hold
+`same` means that the interval of a ratio contains 1. All intervals of ratios of one comparison hold \
 together with 99 % confidence.")]
 pub struct Compare {
     #[command(flatten)]
@@ -166,11 +166,11 @@ Examples:
   strandline try --on slurm --dir /shared/try --time 1:00:00 -- /shared/program
   strandline try --list
 
-A first run without settings finds the allocator and the runtime. The candidates for these are run in
-rounds, each in a new random order; then the better ones in pairs. A setting whose library was not
+A first run without settings finds the allocator and the runtime. The candidates for these are run in \
+rounds, each in a new random order; then the better ones in pairs. A setting whose library was not \
 mapped counts as failed.
 
-Each run of a server starts it, waits until it is ready, runs the load, waits (--settle), measures its
+Each run of a server starts it, waits until it is ready, runs the load, waits (--settle), measures its \
 memory, and ends it (SIGTERM, after 10 s SIGKILL). It is ready (--ready) when:
   port=N     it accepts connections to this port of this machine
   line=TEXT  a line with this text is on its standard output or error
@@ -266,7 +266,7 @@ Examples:
   strandline study freed-or-not --on slurm --dir /shared/freed --account lab --sbatch=--qos=low
   strandline study new my-study && strandline study check my-study
 
-A study is a folder with study.toml (docs/studies.md), named by its path, or found by its name in
+A study is a folder with study.toml (docs/studies.md), named by its path, or found by its name in \
 ./studies, in the folders of $STRANDLINE_STUDIES, or among those that came with strandline."
 )]
 pub struct Study {
@@ -373,12 +373,12 @@ Examples:
   strandline squeeze --json -- ./program | jq .smallest_bytes
   strandline squeeze --on slurm --dir /shared/squeeze -- /shared/program
 
-A run succeeds if it exits with status 0 and the kernel killed none of its processes at the limit.
-With --success a shell command decides: it runs after each run, reads the run's standard output, and
-the variable STRANDLINE_STATUS has the run's exit status (128 + the signal that ended it; 124 after
+A run succeeds if it exits with status 0 and the kernel killed none of its processes at the limit. \
+With --success a shell command decides: it runs after each run, reads the run's standard output, and \
+the variable STRANDLINE_STATUS has the run's exit status (128 + the signal that ended it; 124 after \
 the timeout).
 
-cgroup limits the memory of all its processes together, as containers and systemd do; address_space
+cgroup limits the memory of all its processes together, as containers and systemd do; address_space \
 (RLIMIT_AS, ulimit -v) and data (RLIMIT_DATA, ulimit -d) limit each process by itself.")]
 pub struct Squeeze {
     /// What to limit

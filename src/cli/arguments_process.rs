@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use clap::Args;
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use strandline_export::budget::StopBudget;
 use strandline_inspect::group::MEMORY_RECLAIM;
 use strandline_inspect::remedy::{ApplicableRemedy, applicable};
 use strandline_process::group::GroupOwner;
 use strandline_recorder::plan;
 use strandline_report::model::Rows;
+use strandline_report::text::hanging;
 
 use super::arguments::pid;
 use super::arguments_export::stop_budget;
@@ -139,6 +140,10 @@ fn named_process(pid: Option<i32>) -> Result<i32> {
     pid.ok_or_else(|| Failure("no process is named".to_owned()))
 }
 
+/// Width of the list of remedies: that of a terminal, which would wrap longer lines without an
+/// indent.
+const REMEDY_COLUMNS: usize = 78;
+
 /// Examples, and the remedies with what each does.
 fn reclaim_help() -> String {
     let mut all_remedies = applicable();
@@ -150,7 +155,9 @@ fn reclaim_help() -> String {
     let width = all_remedies.iter().map(|remedy| remedy.id.len()).max().unwrap_or(0);
     let lines = |is_advice: bool| {
         let remedies = all_remedies.iter().filter(|remedy| remedy.is_advice == is_advice);
-        let lines = remedies.map(|ApplicableRemedy { id, help, .. }| format!("  {id:width$}  {help}"));
+        let lines = remedies.flat_map(|ApplicableRemedy { id, help, .. }| {
+            hanging(&format!("  {id:width$}  "), help, REMEDY_COLUMNS)
+        });
         lines.collect::<Vec<_>>().join("\n")
     };
     format!(
@@ -176,9 +183,11 @@ A refusal is exit status 3, with the reason.",
     )
 }
 
-/// The ids of the remedies that `reclaim` applies.
+/// The ids of the remedies, of which help and completions list those that `reclaim` applies.
 fn remedies() -> PossibleValuesParser {
-    PossibleValuesParser::new(applicable().into_iter().map(|remedy| remedy.id).chain([MEMORY_RECLAIM]))
+    let of_processes = applicable().into_iter();
+    let values = of_processes.map(|remedy| PossibleValue::new(remedy.id).hide(remedy.is_advice));
+    PossibleValuesParser::new(values.chain([PossibleValue::new(MEMORY_RECLAIM)]))
 }
 
 /// Arguments of `reclaim`.

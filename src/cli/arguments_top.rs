@@ -19,14 +19,17 @@ Examples:
   strandline top --once | head -20
   strandline top --once --json > top.json
 
-Keys: Enter takes a ledger of the chosen process, r predicts what the best remedy would release; only these two stop the
+Keys: Enter takes a ledger of the chosen process, r predicts what the best remedy would release; only these two stop the \
 process, for a moment. / filters, t shows the tree, c control groups, Left and Right change the order, ? names all keys, q ends.
 
 Columns:
   RSS         resident bytes; shared bytes count for each process
-  PSS         RSS with shared bytes divided among their users; read gradually, ? if not read yet or not permitted
-  GROWTH/MIN  growth of RSS in the last minute; extrapolated while less than a minute was measured
-  STRANDED    stranded bytes of its last ledger, and the ledger's age; - if there is no ledger
+  PSS         RSS with shared bytes divided among their users; read gradually,
+              ? if not read yet or not permitted
+  GROWTH/MIN  growth of RSS in the last minute; extrapolated while less than a
+              minute was measured
+  STRANDED    stranded bytes of its last ledger, and the ledger's age; - if there
+              is no ledger
   PINNED      pinned bytes of its last ledger")]
 pub struct Top {
     /// The processes; by default all

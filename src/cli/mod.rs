@@ -23,6 +23,7 @@ mod group;
 mod group_reclaim;
 mod holders;
 mod lab;
+mod live;
 mod mark;
 mod output;
 mod progress;
@@ -502,5 +503,16 @@ mod tests {
         assert_eq!(line.matches("(see ").count(), 1, "{line}");
         let line = complaint(&["strandline", "study", "new"]);
         assert!(line.ends_with("(see `strandline study new --help`)"), "{line}");
+    }
+
+    #[test]
+    fn help_offers_the_remedies_that_are_applied_in_lines_that_fit() {
+        let mut program = <Arguments as clap::CommandFactory>::command();
+        let help = program.find_subcommand_mut("reclaim").unwrap().render_long_help().to_string();
+        let values = help.split_once("possible values: ").unwrap().1.split_once(']').unwrap().0;
+        assert!(values.contains("zero_pages") && !values.contains("perl_undef"), "{values}");
+        let listed = help.split_once("Remedies:").unwrap().1;
+        assert!(listed.contains("perl_undef") && listed.lines().all(|line| line.len() <= 80), "{listed}");
+        assert!(Arguments::try_parse_from(["strandline", "reclaim", "1", "--remedy", "perl_undef"]).is_ok());
     }
 }

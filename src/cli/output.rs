@@ -68,7 +68,11 @@ impl Output {
 
 /// Prints `line` on standard error as a single line, whatever names it contains.
 pub fn print_message(line: &str) {
-    let line = format!("strandline: {}\n", clean(line));
     // If standard error is closed, the message is lost.
-    drop(std::io::stderr().write_all(line.as_bytes()));
+    drop(std::io::stderr().write_all(message_text(line).as_bytes()));
+}
+
+/// The text that [`print_message`] prints.
+pub fn message_text(line: &str) -> String {
+    format!("strandline: {}\n", clean(line))
 }

@@ -7,6 +7,7 @@
 use std::io::{IsTerminal, Write};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use strandline_report::text::{clean, shorten};
@@ -173,14 +174,19 @@ impl Drawer {
             sink.draw(&latest_for_thread, &ended);
             drop(drawing);
         };
-        // The thread inherits the blocked signals from its first instruction on: a stop signal that
-        // it received would stop the whole process, while another thread may have stopped a target.
-        let blocked = StopSignalsBlocked::begin().ok();
-        let thread = std::thread::Builder::new().name("progress".to_owned()).spawn(draw);
-        drop(blocked);
-        thread.ok()?;
+        start_writer("progress", draw)?;
         Some(Self { latest, end: Some(end), erased: Mutex::new(erased) })
     }
+}
+
+/// Starts a thread that writes to standard error. It blocks stop signals from its first instruction
+/// on: one that it received would stop the whole process, while another thread may have stopped a
+/// target. `None` if no thread can be started.
+pub fn start_writer(name: &str, body: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
+    let blocked = StopSignalsBlocked::begin().ok();
+    let thread = std::thread::Builder::new().name(name.to_owned()).spawn(body);
+    drop(blocked);
+    thread.ok()
 }
 
 impl Drop for Drawer {

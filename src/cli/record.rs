@@ -1,25 +1,21 @@
 //! `run -- COMMAND` and `record PID`: recordings.
 
-use std::cell::Cell;
-use std::io::{IsTerminal, Write};
-use std::os::fd::AsFd;
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Serialize;
 use strandline_process::procfs::Process;
 
-use super::arguments::{Record, Recording, Run, When};
+use super::arguments::{Record, Recording, Run};
+use super::live::{LiveOutput, may_write};
 use super::output::{Output, print_message};
-use super::progress::max_columns;
 use super::{CommandResult, Failure, Result};
 use strandline_recorder::{
     CommandSettings, LedgerSettings, Limits, NotStarted, Options, Plan, Progress, Recorded, RecordedCommand,
 };
-use strandline_report::text::{argument_line, clean, counted, shorten};
-use strandline_report::units::{bytes, maybe_bytes, percent, seconds};
+use strandline_report::text::{argument_line, clean, counted};
+use strandline_report::units::{bytes, maybe_bytes, percent, seconds, stopped};
 
 const SCHEMA: &str = "strandline/record/1";
 /// Exit statuses as of timeout(1): the recorder failed, the command cannot be run, the command does
@@ -27,8 +23,6 @@ const SCHEMA: &str = "strandline/record/1";
 const EXIT_FAILED: u8 = 125;
 const EXIT_NOT_EXECUTABLE: u8 = 126;
 const EXIT_NOT_FOUND: u8 = 127;
-/// Shorter recordings show no progress.
-const SHOW_AFTER: Duration = Duration::from_secs(1);
 
 /// Runs a command, records it, and returns how it ended.
 pub fn run(arguments: &Run) -> Result<CommandResult> {
@@ -47,16 +41,16 @@ pub fn run(arguments: &Run) -> Result<CommandResult> {
     let settings = CommandSettings { limits, environment, no_huge_pages: arguments.no_huge_pages };
     // If the command writes to the terminal, a progress line would disturb its output.
     let may_draw = !std::io::stdout().is_terminal();
-    let line = ProgressLine::new(arguments.recording.progress, may_draw);
-    let update = |progress: &Progress| line.update(progress);
+    let live = LiveOutput::new(arguments.recording.progress, may_draw);
+    let (update, warn) = (|progress: &Progress| live.update(progress), |line: &str| live.warn(line));
     let may_trace = strandline_sys::capabilities::SYS_PTRACE.is_held();
     let plan = if may_trace { Plan::RUN } else { Plan::RUN_UNPRIVILEGED };
     let ended = strandline_recorder::run(
         &arguments.command,
         &settings,
-        &options(&arguments.recording, file, plan, &update),
+        &options(&arguments.recording, file, plan, Callbacks { progress: &update, warn: &warn }),
     );
-    line.erase();
+    live.finish();
     match ended {
         Ok(RecordedCommand { recorded, wait_status }) => {
             if std::io::stderr().is_terminal() && may_write() {
@@ -84,12 +78,13 @@ pub fn record(arguments: &Record, output: &mut Output) -> Result<CommandResult> 
         process.and_then(|process| process.executable()).unwrap_or_default()
     };
     let file = arguments.output.clone().unwrap_or_else(|| strandline_recorder::default_path(&name()));
-    let line = ProgressLine::new(arguments.recording.progress, !output.is_json);
-    let update = |progress: &Progress| line.update(progress);
-    let settings = options(&arguments.recording, file, Plan::RECORD, &update);
+    let live = LiveOutput::new(arguments.recording.progress, !output.is_json);
+    let (update, warn) = (|progress: &Progress| live.update(progress), |line: &str| live.warn(line));
+    let callbacks = Callbacks { progress: &update, warn: &warn };
+    let settings = options(&arguments.recording, file, Plan::RECORD, callbacks);
     let recorded =
         strandline_recorder::record(arguments.pid, &Options { duration: arguments.duration, ..settings });
-    line.erase();
+    live.finish();
     let recorded = recorded.map_err(Failure)?;
     if output.is_json {
         output.document(SCHEMA, None, &RecordDocument::new(&recorded))?;
@@ -99,12 +94,19 @@ pub fn record(arguments: &Record, output: &mut Output) -> Result<CommandResult> 
     Ok(CommandResult::Done)
 }
 
+/// What the recorder calls while it records.
+#[derive(Clone, Copy)]
+struct Callbacks<'a> {
+    progress: &'a dyn Fn(&Progress),
+    warn: &'a dyn Fn(&str),
+}
+
 /// The recorder's options; `default_plan` applies without --ledger.
 fn options<'a>(
     recording: &Recording,
     file: PathBuf,
     default_plan: Plan,
-    progress: &'a dyn Fn(&Progress),
+    callbacks: Callbacks<'a>,
 ) -> Options<'a> {
     Options {
         file,
@@ -116,8 +118,8 @@ fn options<'a>(
             snapshot: recording.snapshot.mode(),
             quiet_for: recording.quiet.limit,
         },
-        progress,
-        warn: &print_message,
+        progress: callbacks.progress,
+        warn: callbacks.warn,
     }
 }
 
@@ -172,20 +174,6 @@ impl RecordDocument {
     }
 }
 
-/// Whether strandline may write to standard error unasked: it is no terminal, or strandline is in
-/// its foreground.
-fn may_write() -> bool {
-    !std::io::stderr().is_terminal() || strandline_sys::host::is_in_foreground()
-}
-
-/// Whether standard error takes a line now: a terminal stopped by Ctrl-S, or a full pipe, would
-/// block the recorder, its samples and the programs that wait at marks.
-fn can_write_now() -> bool {
-    let stderr = std::io::stderr();
-    let mut sources = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
-    poll(&mut sources, PollTimeout::ZERO).is_ok_and(|count| count > 0)
-}
-
 /// Prints on standard error what was recorded and the cost. `peak_period` follows the peak: the
 /// time that it covers, with a leading space, or nothing.
 fn print_summary(recorded: &Recorded, peak_period: &str) {
@@ -215,8 +203,8 @@ fn print_summary(recorded: &Recorded, peak_period: &str) {
         ));
     }
     if progress.ledgers > 0 {
-        let stopped = seconds(us_to_seconds(end.stopped_us));
-        parts.push(format!("{}, stopped {stopped}", counted(progress.ledgers, "ledger")));
+        let stopped = stopped(us_to_seconds(end.stopped_us));
+        parts.push(format!("{}, {stopped}", counted(progress.ledgers, "ledger")));
     }
     if progress.caveats > 0 {
         parts.push(counted(progress.caveats, "caveat"));
@@ -235,54 +223,4 @@ fn print_summary(recorded: &Recorded, peak_period: &str) {
     let path = file.display().to_string();
     let next = argument_line(std::slice::from_ref(&path));
     print_message(&format!("{path} ({}); next: strandline report {next}", bytes(*file_bytes)));
-}
-
-/// The progress line of a recording, shown after [`SHOW_AFTER`].
-struct ProgressLine {
-    is_shown: bool,
-    /// Whether a line is on the terminal now.
-    is_drawn: Cell<bool>,
-}
-
-impl ProgressLine {
-    /// A line that is shown as `when` says; for `Auto`, on a terminal and only if `may_draw`.
-    fn new(when: When, may_draw: bool) -> Self {
-        let is_shown = match when {
-            When::Always => true,
-            When::Never => false,
-            When::Auto => std::io::stderr().is_terminal() && may_draw,
-        };
-        Self { is_shown, is_drawn: Cell::new(false) }
-    }
-
-    fn update(&self, progress: &Progress) {
-        // In the background a line would stop the whole job (stty tostop), or disturb a prompt.
-        if !self.is_shown || progress.elapsed < SHOW_AFTER || !may_write() || !can_write_now() {
-            return;
-        }
-        let missed = percent(progress.missed, progress.samples + progress.missed);
-        let mut line = format!(
-            "{} · RSS {} · peak {} · {} missed",
-            seconds(progress.elapsed.as_secs_f64()),
-            bytes(progress.rss_bytes),
-            bytes(progress.peak_bytes),
-            missed
-        );
-        if progress.processes > 1 {
-            line += &format!(" · {}", counted(progress.processes as u64, "process"));
-        }
-        for (count, noun) in [(progress.marks, "mark"), (progress.ledgers, "ledger")] {
-            if count > 0 {
-                line += &format!(" · {}", counted(count, noun));
-            }
-        }
-        self.is_drawn.set(true);
-        drop(write!(std::io::stderr(), "\r\x1b[K{}", shorten(&clean(&line), max_columns())));
-    }
-
-    fn erase(&self) {
-        if self.is_drawn.replace(false) {
-            drop(write!(std::io::stderr(), "\r\x1b[K"));
-        }
-    }
 }

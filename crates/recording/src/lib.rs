@@ -23,7 +23,7 @@ pub use group::{GroupBlock, GroupKill, GroupSample, GroupStart, OTHER_ROWS};
 pub use read::{Error, Reader};
 pub use record::{
     CaveatRecord, CommandUsage, Ending, Exec, Header, Heartbeat, Ledger, Limit, Mark, Moment, ProcessEnd,
-    ProcessStart, Record, SCHEMA,
+    ProcessStart, Record, SCHEMA, cut_command,
 };
 pub use sample::{Column, ColumnValue, Sample};
 pub use write::{FLUSH_THRESHOLD_BYTES, Writer};

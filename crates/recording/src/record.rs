@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use strandline_inspect::Caveat;
 use strandline_inspect::environment::Environment;
 use strandline_inspect::facts::Explanation;
+use strandline_inspect::{Caveat, counted};
 
 use crate::block::Block;
 use crate::group::{GroupBlock, GroupKill, GroupStart};
@@ -16,6 +16,8 @@ use crate::sample::Sample;
 
 /// The schema in a header. A reader refuses any other.
 pub const SCHEMA: &str = "strandline/recording/1";
+/// Maximum number of words of a command line in a ledger or a report.
+const MAX_COMMAND_WORDS: usize = 64;
 
 /// One line of a recording.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -277,4 +279,16 @@ pub struct Ending {
     /// lived between two instants, or their files could not be opened.
     #[serde(default)]
     pub unsampled_processes: u64,
+}
+
+/// Cuts a command line to what a ledger or a report holds; then the last word says how many others
+/// were left out.
+pub fn cut_command(command: &mut Vec<String>) {
+    let total = command.len();
+    if total > MAX_COMMAND_WORDS {
+        command.truncate(MAX_COMMAND_WORDS - 1);
+        let left_out = (total - command.len()) as u64;
+        command.push(format!("… and {}", counted(left_out, "more word")));
+        command.shrink_to_fit();
+    }
 }

@@ -131,7 +131,7 @@ fn a_default_screen_has_at_most_40_lines_and_details_have_the_rest() {
 #[test]
 fn no_word_is_cut() {
     let fixed_words = "peak pid predicted how release who holds live blocks which ones leaked arenas types strata \
-               all rows caveats read more lists them next start unknown caveat explain smaller v";
+               all rows caveats read more lists it them next start unknown caveat explain smaller v";
     for explanation in [fabricated::service(), fabricated::shell(), fabricated::java(), crowded()] {
         let words = |text: &str| -> std::collections::BTreeSet<String> {
             text.split(|c: char| !c.is_alphanumeric())
@@ -288,6 +288,8 @@ fn a_tree_counts_shared_pages_once() {
     let text = tree::tree(&Tree::new(4711, members.clone(), Vec::new()), PLAIN);
     assert_fits(&text, 80);
     insta::assert_snapshot!(text);
+    let alone = tree::tree(&Tree::new(4711, vec![members[1].clone()], Vec::new()), PLAIN);
+    assert!(alone.starts_with("1 process holds 100 KiB (PSS)\n"), "{alone}");
 
     let mut unknown = members.clone();
     let mut without = members[1].explanation.clone();

@@ -14,7 +14,9 @@ use super::brief::{ImportantCaveats, NextCommand, Release, cost_line};
 use super::model;
 use super::table::{Column, figures, lay_out, words};
 use super::terminal::{faint, joined, listed, next_commands, releases, strong, table_lines, two_ends};
-use super::text::{clean, counted, hanging, pad_left, pad_right, shorten, width, wrap_at_most};
+use super::text::{
+    clean, counted, hanging, listed_by_verbose, pad_left, pad_right, shorten, width, wrap_at_most,
+};
 use super::units::{bytes, maybe_bytes, percent_of, thousands, whole_percent};
 use crate::paint::Surface;
 
@@ -194,7 +196,7 @@ fn large_rows(rows: &[GroupRow], charge_bytes: u64) -> Vec<Vec<String>> {
     let size = small.iter().fold(0_u64, |size, line| size.saturating_add(line.bytes));
     if row_count > 0 {
         let (share, name) = (whole_percent(size, charge_bytes), counted(row_count, "smaller row"));
-        cells.push(vec![bytes(size), share, String::new(), name, "-v lists them".to_owned()]);
+        cells.push(vec![bytes(size), share, String::new(), name, listed_by_verbose(row_count).to_owned()]);
     }
     cells
 }

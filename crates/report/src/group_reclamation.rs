@@ -11,7 +11,7 @@ use super::paint::Surface;
 use super::reclamation::{released, would_release};
 use super::table::{Column, figures, lay_out, words};
 use super::terminal::{joined, listed, next_commands, strong, table_lines};
-use super::text::{clean, counted, wrap};
+use super::text::{clean, counted, listed_by_verbose, wrap};
 use super::units::{bytes, maybe_bytes, seconds};
 
 /// Maximum number of processes on the default screen.
@@ -67,7 +67,9 @@ pub fn screen(reclamation: &GroupReclamation, shows_all: bool, surface: Surface)
     }
     let hidden_count = reclamation.processes.len() - rows.len();
     if hidden_count > 0 {
-        lines.push(format!("{} (-v lists them)", counted(hidden_count as u64, "more process")));
+        let hidden_count = hidden_count as u64;
+        let remark = listed_by_verbose(hidden_count);
+        lines.push(format!("{} ({remark})", counted(hidden_count, "more process")));
     }
     lines.extend(settings(&reclamation.advice, surface));
     lines.extend(listed("caveats", &model::caveats(&reclamation.caveats), surface));

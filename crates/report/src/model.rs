@@ -18,7 +18,7 @@ use super::bars::Segment;
 use super::brief::Brief;
 use super::paint;
 use super::runtimes;
-use super::text::{clean, clean_sentence, counted, own_name};
+use super::text::{clean, clean_sentence, counted, listed_by_verbose, own_name};
 use super::units::{bytes, maybe_bytes, seconds, stopped, thousands, whole_percent};
 
 /// Which ledger rows are shown separately.
@@ -287,7 +287,7 @@ impl Ledger {
         let hidden_rows = (!hidden.is_empty()).then(|| {
             let sum = hidden.iter().fold(0, |sum: u64, row| sum.saturating_add(row.bytes));
             let id = counted(hidden.len() as u64, "smaller row");
-            view(sum, None, id, "-v lists them".to_owned())
+            view(sum, None, id, listed_by_verbose(hidden.len() as u64).to_owned())
         });
         let shown = shown.iter();
         let shown_rows = shown

@@ -6,7 +6,7 @@ use super::brief::{Brief, NextCommand, Release};
 use super::model::{AllocatorView, RowView, View, state_name};
 use super::paint::{self, Paint, Surface};
 use super::table::{Column, figures, lay_out, words};
-use super::text::{hanging, pad_left, pad_right, shorten, width, wrap, wrap_at_most};
+use super::text::{hanging, listed_by_verbose, pad_left, pad_right, shorten, width, wrap, wrap_at_most};
 use strandline_claims::section::Section;
 
 /// Maximum number of lines of the default view, unless more rows were requested.
@@ -139,7 +139,8 @@ pub fn releases(
         }));
     }
     if hidden_count > 0 {
-        lines.push(format!("  {hidden_count} more       -v lists them"));
+        let remark = listed_by_verbose(hidden_count as u64);
+        lines.push(format!("  {hidden_count} more       {remark}"));
     }
     lines
 }
@@ -335,7 +336,7 @@ mod tests {
         let full_text = text(usize::MAX);
         let unwrapped = full_text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(releases_of_all.iter().all(|release| unwrapped.contains(&release.how)), "{full_text}");
-        assert!(unwrapped.ends_with("1 more -v lists them"), "{full_text}");
+        assert!(unwrapped.ends_with("1 more -v lists it"), "{full_text}");
         let shortest = text(0);
         let shortest = shortest.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(starts(&shortest) == 1 && shortest.ends_with("4 more -v lists them"), "{shortest}");

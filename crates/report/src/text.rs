@@ -220,6 +220,11 @@ pub fn hanging(label: &str, text: &str, columns: usize) -> Vec<String> {
         .collect()
 }
 
+/// Says that --verbose lists `count` left-out lines.
+pub fn listed_by_verbose(count: u64) -> &'static str {
+    if count == 1 { "-v lists it" } else { "-v lists them" }
+}
+
 /// The longest start of `text` of at most `max_bytes` that ends between two characters.
 pub fn start_of(text: &str, max_bytes: usize) -> &str {
     let end = (0..=max_bytes.min(text.len())).rev().find(|&end| text.is_char_boundary(end));

@@ -94,9 +94,11 @@ const MAX_NAME_COLUMNS: usize = 30;
 /// The whole view, with a final newline.
 pub fn tree(tree: &Tree, surface: Surface) -> String {
     let subject = counted(tree.processes.len() as u64, "process");
-    let verb = if tree.processes.len() == 1 { "holds" } else { "hold" };
     let total = maybe_bytes(tree.total_pss_bytes);
-    let headline = format!("{subject} {verb} {total} together (PSS: pages they share are counted once)");
+    let headline = match tree.processes.len() {
+        1 => format!("{subject} holds {total} (PSS)"),
+        _ => format!("{subject} hold {total} together (PSS: pages they share are counted once)"),
+    };
     let mut lines = strong(&wrap(&headline, surface.columns), surface);
     lines.push(String::new());
     let names = distinct_names(&tree.processes);

@@ -31,8 +31,22 @@ pub fn percent_of(fraction: f64) -> String {
         format!("{percent:.1} %")
     } else if percent.abs() >= 1.0 || percent == 0.0 {
         format!("{percent:.2} %")
+    } else if percent > 0.0 && percent < 0.0005 {
+        "<0.001 %".to_owned()
     } else {
         format!("{percent:.3} %")
+    }
+}
+
+/// A ratio with three decimals, and below 0.1 with three significant digits: `1.004`, `0.0123`,
+/// `4.00e-4`.
+pub fn ratio(ratio: f64) -> String {
+    match ratio.abs() {
+        0.1.. => format!("{ratio:.3}"),
+        0.01.. => format!("{ratio:.4}"),
+        0.001.. => format!("{ratio:.5}"),
+        0.0 => "0".to_owned(),
+        _ => format!("{ratio:.2e}"),
     }
 }
 
@@ -77,6 +91,21 @@ mod tests {
     fn an_unknown_size_is_not_zero() {
         assert_eq!(maybe_bytes(None), "?");
         assert_eq!(maybe_bytes(Some(0)), "0 B");
+    }
+
+    #[test]
+    fn ratios_other_than_0_are_not_shown_as_0() {
+        for (value, expected) in [
+            (0.0, "0"),
+            (1.0, "1.000"),
+            (0.5, "0.500"),
+            (0.012_34, "0.0123"),
+            (0.001_234, "0.00123"),
+            (0.000_4, "4.00e-4"),
+        ] {
+            assert_eq!(ratio(value), expected);
+        }
+        assert_eq!([percent_of(0.0), percent_of(0.004), percent_of(1e-7)], ["0.00 %", "0.400 %", "<0.001 %"]);
     }
 
     #[test]

@@ -85,18 +85,20 @@ pub enum Unit {
     Count,
 }
 
-/// The unit of a metric, derived from its name.
+/// The unit of a metric: that of its source, or else the one in which its name ends.
 pub fn unit(name: &str, metric: Option<&Metric>) -> Unit {
     let last_part = name.rsplit('.').next().unwrap_or(name);
     let is_in_bytes = match metric {
         // A runtime's reader also has counts; SBCL's names may begin with `bytes_`.
         Some(Metric::Row { row, .. }) if row.starts_with("runtime.") => last_part.contains("bytes"),
         Some(Metric::Row { .. }) => true,
+        // A name that a study chooses may begin as a status line does.
+        Some(Metric::Json(_) | Metric::Derived(_)) => last_part.ends_with("_bytes"),
         _ => last_part.ends_with("_bytes") || is_status_line(last_part),
     };
     if is_in_bytes {
         Unit::Bytes
-    } else if last_part.ends_with("seconds") {
+    } else if last_part == "seconds" || last_part.ends_with("_seconds") {
         Unit::Seconds
     } else {
         Unit::Count
@@ -110,8 +112,8 @@ pub fn resolution(name: &str, unit: Unit) -> f64 {
     let last_part = name.rsplit('.').next().unwrap_or(name);
     let is_in_pages = name == "high_water_bytes"
         || name.ends_with("rss_bytes")
-        || is_status_line(last_part)
-        || name.contains('.') && PAGE_COLUMNS.iter().any(|column| column.name() == last_part);
+        || name.contains('.')
+            && (is_status_line(last_part) || PAGE_COLUMNS.iter().any(|column| column.name() == last_part));
     match unit {
         Unit::Bytes if is_in_pages => strandline_sys::host::page_bytes() as f64,
         Unit::Bytes => 1.0,
@@ -188,6 +190,21 @@ mod tests {
             let metric = Metric::Row { at: MarkOccurrence::parse("exit"), row: row.to_owned() };
             assert_eq!(unit(&format!("exit.{row}"), Some(&metric)), expected, "{row}");
         }
+    }
+
+    #[test]
+    fn a_name_that_a_study_chooses_has_only_the_unit_in_which_it_ends() {
+        for (key, expected) in [
+            ("used_bytes", Unit::Bytes),
+            ("pause_seconds", Unit::Seconds),
+            ("pause_milliseconds", Unit::Count),
+            ("pause_nanoseconds", Unit::Count),
+            ("VmMappings", Unit::Count),
+        ] {
+            let metric = Metric::Json(vec!["gc".to_owned(), key.to_owned()]);
+            assert_eq!(unit(&format!("gc.{key}"), Some(&metric)), expected, "{key}");
+        }
+        assert_eq!(unit("built.VmData", None), Unit::Bytes);
     }
 
     #[test]

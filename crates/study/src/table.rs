@@ -11,7 +11,7 @@ use super::metric::{Metric, Unit, unit};
 use super::parse_results::UNITS;
 use strandline_report::pages::page::{Cell, Column, Table, Tone};
 use strandline_report::text::clean;
-use strandline_report::units::{bytes, seconds, thousands};
+use strandline_report::units::{self, bytes, seconds, thousands};
 
 /// Maximum number of tables of one `[[table]]`, one for each combination of unnamed axes.
 pub const MAX_TABLES: usize = 50;
@@ -273,7 +273,7 @@ fn figure_cell(
 }
 
 fn format_ratio(spec: &TableSpec, ratio: f64) -> String {
-    if spec.unit.as_deref() == Some("%") { format_number(ratio * 100.0) } else { format!("{ratio:.3}") }
+    if spec.unit.as_deref() == Some("%") { format_number(ratio * 100.0) } else { units::ratio(ratio) }
 }
 
 fn format_published(spec: &TableSpec, matrix: &Matrix, metric: &str, figure: f64) -> String {

@@ -1,10 +1,17 @@
 //! Faults around a recording: strandline is killed, or the disk is full. They have no effect on the
 //! command.
 
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+
+use crate::support::groups::Group;
 use crate::support::recording::{
     Place, Started, caveats, children, column, command, finish, has, is_root, list, mark_names, program,
     recorded, report, signal, status_line, until,
@@ -333,6 +340,51 @@ fn the_command_runs_if_no_recording_can_be_written() -> Outcome {
         "{}",
         ended.complaint()
     );
+    Ok(())
+}
+
+/// A pipe that is full: a write to it blocks until the other end is read.
+fn full_pipe() -> Result<[OwnedFd; 2]> {
+    let (reader, writer) = std::io::pipe()?;
+    let (reader, writer) = (OwnedFd::from(reader), File::from(OwnedFd::from(writer)));
+    let set_flags = |flags| fcntl(&writer, FcntlArg::F_SETFL(flags)).map(drop);
+    set_flags(OFlag::O_NONBLOCK)?;
+    while (&writer).write(&[b'\n'; 4096]).is_ok() {}
+    set_flags(OFlag::empty())?;
+    Ok([reader, writer.into()])
+}
+
+#[test]
+fn a_warning_that_standard_error_does_not_take_keeps_no_program_at_its_mark() -> Outcome {
+    let place = Place::new()?;
+    let [go, done] = ["go", "done"].map(|name| place.folder.0.join(name));
+    let script = format!(
+        "until test -e {1}; do sleep 0.01; done; {0} mark reached && echo answered > {2}; exit 4",
+        program(),
+        go.display(),
+        done.display()
+    );
+    let [reader, writer] = full_pipe()?;
+    // Nothing can be written to the recording: strandline warns of that.
+    let mut run =
+        command(&[program(), "run", "--ledger", "none", "-o", "/dev/full", "--", "sh", "-c", &script]);
+    let mut child = run.stderr(writer).process_group(0).spawn()?;
+    let mut group = Group::of(child.id());
+    drop(run);
+    let pid = child.id().cast_signed();
+    let is_blocked = |tid: i32| {
+        let call = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).unwrap_or_default();
+        // write(2) to standard error.
+        call.starts_with("1 0x2 ")
+    };
+    until_true("the warning to block", || threads(pid).into_iter().any(is_blocked))?;
+    std::fs::write(&go, "")?;
+    until_true("the answer to the mark", || done.exists())?;
+    let mut text = String::new();
+    File::from(reader).read_to_string(&mut text)?;
+    group.end();
+    assert_eq!(child.wait()?.code(), Some(4));
+    assert!(text.trim_start().contains("the command runs on"), "{}", text.trim_start());
     Ok(())
 }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::support::browser::browser;
+use crate::support::recording::has;
 use crate::support::{Folder, Outcome, Result, here, strandline};
 
 /// Allocates, frees, and sends a mark with a given name at each step. It continues when the
@@ -92,4 +93,17 @@ fn hostile_names_in_a_page_are_shown_as_text() -> Outcome {
     // Two recordings on one page.
     let page = report(&[&hostile, &other], "html")?;
     drive(&browser, &page, &[])
+}
+
+#[test]
+fn a_page_map_shows_all_its_cells_or_says_how_many_it_leaves_out() -> Outcome {
+    if !has(here!(), "node") {
+        return Ok(());
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut command = Command::new("node");
+    command.arg(root.join("tests/browser/page_map.js")).arg(root.join("crates/report/src/timeline/assets"));
+    let run = strandline::run_command(command)?;
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    Ok(())
 }

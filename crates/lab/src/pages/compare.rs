@@ -17,7 +17,7 @@ use strandline_report::pages::page::{
     Cell, Column, Page, Plot, PlotKind, Point, Section, Series, Table, Tone,
 };
 use strandline_report::text::{clean, counted};
-use strandline_report::units::{UNKNOWN, bytes, percent_of, seconds, thousands};
+use strandline_report::units::{self, UNKNOWN, bytes, percent_of, seconds, thousands};
 
 /// With fewer rounds a caveat recommends more.
 const FEW_ROUNDS: usize = 5;
@@ -465,7 +465,7 @@ fn format_ratio(ratio: f64) -> String {
     } else if ratio != 1.0 && (ratio - 1.0).abs() < SMALL_DIFFERENCE {
         format!("{ratio:.6}")
     } else {
-        format!("{ratio:.3}")
+        units::ratio(ratio)
     }
 }
 

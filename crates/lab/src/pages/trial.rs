@@ -395,15 +395,24 @@ fn format_ratio(figure: &Figure) -> String {
     let Some(ratio) = figure.ratio else { return String::new() };
     match (ratio.low, ratio.high) {
         (Some(low), Some(high)) => {
-            format!("{:.2} ({}–{})", ratio.median, format_bound(low), format_bound(high))
+            format!("{} ({}–{})", format_median(ratio.median), format_bound(low), format_bound(high))
         }
-        _ => format!("{:.2} (?)", ratio.median),
+        _ => format!("{} (?)", format_median(ratio.median)),
     }
+}
+
+fn format_median(value: f64) -> String {
+    if is_hidden_by_two_decimals(value) { "<.01".to_owned() } else { format!("{value:.2}") }
+}
+
+fn is_hidden_by_two_decimals(value: f64) -> bool {
+    value > 0.0 && value < 0.005
 }
 
 /// An interval bound in two digits: the table must fit in 80 columns.
 fn format_bound(value: f64) -> String {
     match value {
+        _ if is_hidden_by_two_decimals(value) => "<.01".to_owned(),
         ..0.995 => format!("{value:.2}").trim_start_matches('0').to_owned(),
         ..9.95 => format!("{value:.1}"),
         ..999.5 => format!("{value:.0}"),

@@ -141,3 +141,10 @@ fn ends_of_intervals_have_two_digits() {
     let ends: Vec<String> = [0.0, 0.149, 0.994, 0.996, 9.94, 9.96, 140.2, 1e9].map(format_bound).to_vec();
     assert_eq!(ends, [".00", ".15", ".99", "1.0", "9.9", "10", "140", "1000+"]);
 }
+
+#[test]
+fn ratios_other_than_0_are_not_shown_as_0() {
+    let ratio = Ratio { median: 0.003, low: Some(0.001), high: Some(0.02) };
+    let figure = Figure { ratio: Some(ratio), ..Figure::default() };
+    assert_eq!(format_ratio(&figure), "<.01 (<.01–.02)");
+}

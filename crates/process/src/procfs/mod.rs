@@ -235,10 +235,16 @@ impl Process {
         self.status().is_ok_and(|status| status.threads == Some(tids.len() as u64))
     }
 
-    /// Its command line, truncated to 64 KiB; empty for a zombie or a kernel thread. The target
-    /// chooses the words, which may contain control characters: see [`printable`].
+    /// Its command line, truncated to 64 KiB, then with a last word `…`; empty for a zombie or a
+    /// kernel thread. The target chooses the words, which may contain control characters: see
+    /// [`printable`].
     pub fn command_line(&self) -> Result<Vec<String>> {
-        Ok(split_command(&self.read_file("cmdline", MAX_COMMAND_BYTES)?))
+        let mut text = self.read_file("cmdline", MAX_COMMAND_BYTES + 1)?;
+        let is_cut = text.len() as u64 > MAX_COMMAND_BYTES;
+        text.truncate(MAX_COMMAND_BYTES as usize);
+        let mut words = split_command(&text);
+        words.extend(is_cut.then(|| "…".to_owned()));
+        Ok(words)
     }
 
     /// The path of its executable as shown by the kernel; `None` if it has none or it is hidden.
@@ -370,6 +376,15 @@ mod tests {
         assert_eq!(split_command(b"a\0b c\0\0\0"), ["a", "b c"]);
         assert_eq!(split_command(b"nginx: worker      "), ["nginx: worker"]);
         assert!(split_command(b"").is_empty());
+    }
+
+    #[test]
+    fn a_long_command_line_ends_in_a_sign_that_it_was_cut() {
+        let mut child = std::process::Command::new("sleep").args(vec!["60"; 30_000]).spawn().unwrap();
+        let words = Process::open(i32::try_from(child.id()).unwrap()).unwrap().command_line().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!((words.len() < 30_000, words.last().map(String::as_str)), (true, Some("…")));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use strandline_recording::{Ledger, Moment, Record};
+use strandline_recording::{Ledger, Moment, Record, cut_command};
 
 use super::Session;
 use crate::clock::micros;
@@ -33,8 +33,6 @@ const REGULAR_REST_FACTOR: u64 = 4;
 const LARGE_SHARE_DIVISOR: u64 = 20;
 /// Maximum number of large processes that get a ledger when the tree does.
 const MAX_LARGE: usize = 8;
-/// Maximum number of words of a command line in a ledger.
-const MAX_COMMAND_WORDS: usize = 64;
 
 /// State of ledgers, except those at marks.
 #[derive(Default)]
@@ -126,7 +124,7 @@ impl Session<'_> {
         let rss_kib = ledger.explain.kernel.rss_bytes / 1024;
         let cost = LedgerCost { rss_kib, took_us: (cost.wall_seconds * 1e6) as u64 };
         self.ledger_finished(ledger.process, ledger.moment, Some(cost));
-        ledger.explain.target.command.truncate(MAX_COMMAND_WORDS);
+        cut_command(&mut ledger.explain.target.command);
         self.push(&Record::Ledger(ledger));
     }
 

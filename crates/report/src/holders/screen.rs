@@ -15,7 +15,7 @@ use crate::model;
 use crate::paint::Surface;
 use crate::table::{Column, figures, lay_out, words};
 use crate::terminal::{faint, joined, listed, next_commands, strong, two_ends};
-use crate::text::{counted, hanging, own_name, shorten_apart, width, wrap, wrap_at_most};
+use crate::text::{counted, hanging, listed_by_verbose, own_name, shorten_apart, width, wrap, wrap_at_most};
 use crate::units::{bytes, seconds, stopped, thousands};
 
 /// Maximum number of lines of the answer. With those of the tables, a screen has 40 at most.
@@ -145,7 +145,7 @@ fn roots(facts: &Holders, top: usize, surface: Surface) -> Vec<String> {
     let other_columns: usize = (0..3).map(|column| column_width(column) + GAP).sum();
     let path_columns = surface.columns.saturating_sub(other_columns);
     let paths = groups.iter().map(|group| path_text(&group.holds, group.min_path_bytes, path_columns));
-    let paths = paths.chain(std::iter::once("-v lists them".to_owned()));
+    let paths = paths.chain(std::iter::once(listed_by_verbose(unlisted.count).to_owned()));
     let rows: Vec<Vec<String>> =
         rows.into_iter().zip(paths).map(|(row, path)| row.into_iter().chain([path]).collect()).collect();
     lay_out(&SHORT_ROOT_HEAD, &rows, 2, surface.columns)

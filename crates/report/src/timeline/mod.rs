@@ -25,7 +25,7 @@ use std::path::Path;
 use strandline_inspect::Caveat;
 use strandline_recording::{
     Ending, Error, Exec, Header, Heartbeat, Ledger, Mark, Moment, ProcessEnd, ProcessStart, Reader, Record,
-    Run,
+    Run, cut_command,
 };
 
 use crate::text::{own_name, start_of};
@@ -46,8 +46,6 @@ const MAX_CAVEATS: usize = 200;
 const MAX_CAVEAT_BYTES: usize = 64 << 10;
 /// Maximum number of exec records of a process: the first ones and the last are kept.
 const MAX_EXECS: usize = 16;
-/// Maximum number of words of a command line.
-const MAX_WORDS: usize = 64;
 /// Maximum length of a word of a command line, or of another name.
 const MAX_WORD_BYTES: usize = 1024;
 /// Maximum number of sizes of /proc/PID/status in a mark; usually about twenty.
@@ -479,16 +477,16 @@ pub struct SampleCounts {
 
 /// Truncates a command line to what a report shows.
 fn truncated_command(mut command: Vec<String>) -> Vec<String> {
-    command.truncate(MAX_WORDS);
-    command.shrink_to_fit();
+    cut_command(&mut command);
     command.into_iter().map(truncated_word).collect()
 }
 
-/// Truncates a name to what a report shows.
-fn truncated_word(mut word: String) -> String {
-    word.truncate(start_of(&word, MAX_WORD_BYTES).len());
-    word.shrink_to_fit();
-    word
+/// Truncates a name to what a report shows; one that was cut ends in `…`.
+fn truncated_word(word: String) -> String {
+    if word.len() <= MAX_WORD_BYTES {
+        return word;
+    }
+    format!("{}…", start_of(&word, MAX_WORD_BYTES - '…'.len_utf8()))
 }
 
 /// Approximate memory of a process's names.
@@ -589,7 +587,8 @@ mod tests {
         timeline.finish();
         let process = &timeline.processes[0];
         assert_eq!((process.execs.len(), process.execs[MAX_EXECS - 1].at_us), (MAX_EXECS, 999));
-        assert_eq!((process.command().len(), process.command()[0].len()), (MAX_WORDS, MAX_WORD_BYTES));
+        assert_eq!((process.command().len(), process.command()[0].len()), (64, MAX_WORD_BYTES - 1));
+        assert!(process.command()[0].ends_with("é…") && process.command()[63] == "… and 137 more words");
         let reported: Vec<_> = timeline.caveats.iter().filter(|caveat| caveat.code == "report_cut").collect();
         assert!(reported.len() == 1 && reported[0].text.contains("started programs: 984"), "{reported:?}");
     }

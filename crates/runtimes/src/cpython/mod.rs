@@ -142,7 +142,7 @@ fn read_interpreters(
     // A program that can run Python, such as an editor, maps the library and often has none.
     let states = arenas::interpreters(&memory, program, release);
     if states.addresses.is_empty() {
-        let text = "no interpreter was found: CPython may not have started";
+        let text = "no interpreter was found: CPython has not started yet, or has ended";
         return Err(caveat("cpython_not_started", text));
     }
     let object_slot = reading.palette.add(&rows::OBJECT, None);

@@ -199,7 +199,7 @@ pub fn read(context: &Context<'_>, programs: &[locate::Program], refinements: &R
         perl.interpreters.push(interpreter.facts);
     }
     if perl.interpreters.is_empty() {
-        let text = "no interpreter was found: Perl may not have started";
+        let text = "no interpreter was found: Perl has not started yet, or has ended";
         reading.caveats.push(Caveat::new("perl_not_started", &reading.facts.found_by, None, text));
     }
     reading.facts.read = perl.interpreters.iter().any(|interpreter| interpreter.read);

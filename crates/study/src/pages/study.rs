@@ -17,6 +17,7 @@ use crate::{plots, table};
 use strandline_report::pages::environment_facts;
 use strandline_report::pages::page::{Cell, Claim, Page, Section, Tone};
 use strandline_report::text::{clean, clean_sentence, counted, shorten};
+use strandline_report::units;
 
 /// Maximum width of a measured text in a table; the document has the whole text.
 const MAX_TEXT_COLUMNS: usize = 20;
@@ -263,7 +264,7 @@ fn format_published(value: &Value) -> String {
 fn format_value(read: &FigureRead, matrix: &Matrix) -> String {
     match &read.value {
         ReadValue::Text(text) => format!("\"{}\"", shorten(&clean(text), MAX_TEXT_COLUMNS)),
-        ReadValue::Number(ratio) if read.statistic.starts_with("ratio") => format!("{ratio:.3}"),
+        ReadValue::Number(ratio) if read.statistic.starts_with("ratio") => units::ratio(*ratio),
         ReadValue::Number(number) => table::format_figure(None, &matrix.study, &read.metric, *number),
     }
 }

@@ -7,6 +7,8 @@
 const MAX_EMPTY_CELLS = 12;
 // Browsers do not draw much higher pictures.
 const MAX_MAP_PIXELS = 12000;
+// The smallest cells, in pixels, that are easily distinguished.
+const MIN_CLEAR_CELL = 5;
 
 class PageMap {
   constructor() {
@@ -31,10 +33,15 @@ class PageMap {
     this.cursor.hidden = true;
     this.readout.textContent = "\u00a0";
     if (!map) return;
-    const leftOut = map.left_out ? ` ${map.left_out}` : "";
-    document.getElementById("map-note").textContent =
-      `One cell is ${formatBytes(map.cell_bytes)} of address space, filled as far as it is resident.${leftOut}`;
     this.draw();
+  }
+
+  // Says what the map shows and what it leaves out; `cut` is the number of cells that are not drawn.
+  note(cut) {
+    const parts = [`One cell is ${formatBytes(this.map.cell_bytes)} of address space, filled as far as it is resident.`];
+    if (this.map.left_out) parts.push(this.map.left_out);
+    if (cut > 0) parts.push(`Not drawn, since the window is too narrow: the last ${cut} of ${cut + this.cells.length} cells.`);
+    document.getElementById("map-note").textContent = parts.join(" ");
   }
 
   // Lays out the cells in lines of this many columns; sets `cells`. Returns lines of cells and of headings, top to bottom.
@@ -85,28 +92,40 @@ class PageMap {
     return `${mapping.name || "anonymous"}  ${mapping.permissions}  ${formatBytes(mapping.rss_bytes)} resident`;
   }
 
-  draw() {
-    const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
-    const ratio = Math.min(devicePixelRatio, 2);
-    this.width = this.box.clientWidth;
-    this.size = Math.round(rem * 0.7);
+  // Chooses the size of the cells, and sets `lines`; returns their height. Cells are smaller where the picture would be
+  // higher than the window, as long as they are clear, and smaller still where it could not be drawn whole.
+  fit(rem) {
     const headingHeight = (text) => Math.round(rem * (text ? 1.5 : 0.45));
-    const maxHeight = Math.min(Math.max(420, window.innerHeight * 1.4), MAX_MAP_PIXELS / ratio);
-    let columns = 1;
-    let height = 0;
-    // Smaller cells where the picture would be higher than the window, as long as they are distinguishable.
-    for (;;) {
-      columns = Math.max(8, Math.floor((this.width - 4) / this.size));
-      this.lines = this.layOut(columns);
-      height = 0;
+    const maxHeight = Math.max(420, window.innerHeight * 1.4);
+    for (this.size = Math.round(rem * 0.7); ; this.size -= 1) {
+      this.lines = this.layOut(Math.max(8, Math.floor((this.width - 4) / this.size)));
+      let height = 0;
       for (const line of this.lines) {
         line.top = height;
         line.height = line.heading === null ? this.size : headingHeight(line.heading);
         height += line.height;
       }
-      if (height <= maxHeight || this.size <= 5) break;
-      this.size -= 1;
+      const isWhole = height <= MAX_MAP_PIXELS;
+      if (this.size <= 1 || (isWhole && (height <= maxHeight || this.size <= MIN_CLEAR_CELL))) return height;
     }
+  }
+
+  // Drops the lines that cannot be drawn; returns the number of their cells.
+  cut() {
+    const isDrawn = (line) => line.top + line.height <= MAX_MAP_PIXELS;
+    const drawn = this.cells.filter((cell) => isDrawn(this.lines[cell.line]));
+    const count = this.cells.length - drawn.length;
+    this.cells = drawn;
+    this.lines = this.lines.filter(isDrawn);
+    return count;
+  }
+
+  draw() {
+    const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
+    const ratio = Math.min(devicePixelRatio, 2);
+    this.width = this.box.clientWidth;
+    const height = this.fit(rem);
+    this.note(this.cut());
     this.canvas.width = Math.round(this.width * ratio);
     this.canvas.height = Math.round(Math.min(height + 2, MAX_MAP_PIXELS) * ratio);
     this.canvas.style.width = `${this.width}px`;
@@ -126,6 +145,7 @@ class PageMap {
       for (const column of line.dots) context.fillText("⋯", (column + 1) * this.size, line.top + line.height);
       for (const [column, index] of line.cells) this.drawCell(context, line, column, this.cells[index].cell, paints);
     }
+    this.current = Math.min(this.current, this.cells.length - 1);
     if (this.current >= 0) this.goTo(this.current);
   }
 
