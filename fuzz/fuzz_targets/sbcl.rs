@@ -37,7 +37,7 @@ fn heaps() -> &'static [SbclHeap] {
 /// Overwrites words: each twelve bytes of `patches` are a place and a word, or a reference to a
 /// place.
 fn patch(heap: &SbclHeap, image: &mut Image, patches: &[u8]) {
-    let places = heap.structure();
+    let places = heap.damageable_words();
     let place = |number: u64| places[(number % places.len() as u64) as usize];
     for patch in patches.as_chunks::<12>().0 {
         let (at, word) = patch.split_at(4);

@@ -214,7 +214,7 @@ pub struct Runtime {
     /// Bytes that the runtime holds for objects, used or not.
     #[serde(default)]
     pub committed_bytes: Option<u64>,
-    /// Object types, largest in bytes first.
+    /// Object types, largest in bytes first; last [`OTHER_TYPES`], if the list is limited.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub types: Vec<TypeFacts>,
     /// Figures under the runtime's own names.
@@ -255,6 +255,23 @@ pub struct TypeFacts {
     pub instances: u64,
     /// Bytes of the objects.
     pub bytes: u64,
+}
+
+/// Name of the entry that has the objects of the types beyond the limit of a list.
+pub const OTHER_TYPES: &str = "objects of other types";
+
+/// Replaces the types after the first `max_types` by one entry with their sum, [`OTHER_TYPES`].
+pub fn sum_other_types(types: &mut Vec<TypeFacts>, max_types: usize) {
+    let other_types = types.split_off(max_types.min(types.len()));
+    if other_types.is_empty() {
+        return;
+    }
+    let mut sum = TypeFacts { name: OTHER_TYPES.to_owned(), ..TypeFacts::default() };
+    for facts in other_types {
+        sum.instances = sum.instances.saturating_add(facts.instances);
+        sum.bytes = sum.bytes.saturating_add(facts.bytes);
+    }
+    types.push(sum);
 }
 
 /// What keeps an object alive: a short path from a root to it.
@@ -380,5 +397,20 @@ impl Remedy {
     /// Removes the prediction and gives a specific reason.
     pub fn unknown_because(self, reason: &str) -> Self {
         Self { predicted_bytes: None, unknown_because: Some(reason.to_owned()), ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_beyond_the_limit_are_one_entry() {
+        let facts = |name: &str, instances, bytes| TypeFacts { name: name.to_owned(), instances, bytes };
+        let mut types = vec![facts("a", 1, 30), facts("b", 4, 20), facts("c", 2, u64::MAX)];
+        sum_other_types(&mut types, 3);
+        assert_eq!(types.len(), 3);
+        sum_other_types(&mut types, 1);
+        assert_eq!(types, [facts("a", 1, 30), facts(OTHER_TYPES, 6, u64::MAX)]);
     }
 }

@@ -407,7 +407,7 @@ impl ObjectTypes {
 
     /// The name of a type.
     pub fn name(&self, number: u16) -> &str {
-        self.names.get(usize::from(number)).map_or("objects of other types", String::as_str)
+        self.names.get(usize::from(number)).map_or(facts::OTHER_TYPES, String::as_str)
     }
 }
 

@@ -4,12 +4,14 @@
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::support::recording::{has, is_root};
 use crate::support::strandline::{self, Run};
 use crate::support::{
-    Folder, Outcome, Subject, copy_program, for_each, here, invariants, repetitions, skipped,
+    Folder, Outcome, Result, Subject, copy_program, for_each, here, invariants, repetitions, skipped,
 };
 
 /// Checks that strandline failed with one line that contains `words`.
@@ -150,14 +152,38 @@ fn a_process_of_another_user_is_refused() -> Outcome {
         return Ok(());
     }
     let subject = Subject::start("fragmented", &["1000"])?;
-    // The build folder may be unreadable for other users; this one is not.
     let folder = Folder::new("another-user")?;
+    let mut command = Command::new(copy_for_all_users(&folder)?);
+    command.args(["explain", &subject.pid_text()]).uid(65534).gid(65534);
+    check_refused(&strandline::run_command(command)?, &[&subject.pid_text(), "root"])
+}
+
+/// A user who may start no further thread gets one line that says so.
+#[test]
+fn a_refused_thread_is_named() -> Outcome {
+    let test = here!();
+    if !is_root(test) || !has(test, "prlimit") {
+        return Ok(());
+    }
+    let mut command = Command::new("sh");
+    command.args(["-c", "echo {}; cat"]).uid(65534).gid(65534);
+    let subject = Subject::start_command(command)?;
+    let folder = Folder::new("no-threads")?;
+    let copy = copy_for_all_users(&folder)?;
+    for options in [&["explain"][..], &["explain", "--snapshot=always"], &["holders"]] {
+        let mut command = Command::new("prlimit");
+        command.arg("--nproc=1").arg(&copy).args(options).arg(subject.pid_text()).uid(65534).gid(65534);
+        check_refused(&strandline::run_command(command)?, &[&subject.pid_text(), "thread", "RLIMIT_NPROC"])?;
+    }
+    Ok(())
+}
+
+/// Copies strandline into a folder that all users may read, as they may not the build folder.
+fn copy_for_all_users(folder: &Folder) -> Result<PathBuf> {
     let copy = folder.0.join("strandline");
     copy_program(env!("CARGO_BIN_EXE_strandline"), &copy)?;
     for path in [&folder.0, &copy] {
         set_permissions(path, Permissions::from_mode(0o755))?;
     }
-    let mut command = Command::new(&copy);
-    command.args(["explain", &subject.pid_text()]).uid(65534).gid(65534);
-    check_refused(&strandline::run_command(command)?, &[&subject.pid_text(), "root"])
+    Ok(copy)
 }

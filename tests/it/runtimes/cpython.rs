@@ -377,6 +377,30 @@ sys.stdin.read()";
     })
 }
 
+/// Of more than 1,000 types, the last entry has the objects of those that are not listed.
+#[test]
+fn objects_of_types_that_are_not_listed_are_counted() -> Outcome {
+    const SCRIPT: &str = "import sys
+kept = [type(f'Kind{number}', (), {})() for number in range(1500)]
+print('{}', flush=True)
+sys.stdin.read()";
+    for_any(pythons::all(here!()), |python| {
+        let mut command = Command::new(python);
+        command.args(["-c", SCRIPT]).env_remove("PYTHONMALLOC");
+        let subject = Subject::start_command(command)?;
+        let document = strandline::explain(subject.pid())?;
+        let runtimes = document["runtimes"].as_array().ok_or("no runtimes")?;
+        let cpython = runtimes.iter().find(|runtime| runtime["name"] == "cpython").ok_or("no cpython")?;
+        let types = cpython["types"].as_array().ok_or("no types")?;
+        let is_kind = |name: &str| name.starts_with("__main__.Kind");
+        let kinds = types.iter().filter(|one| one["name"].as_str().is_some_and(is_kind)).count() as u64;
+        let others = types.last().filter(|one| one["name"] == "objects of other types");
+        let others = others.and_then(|one| one["instances"].as_u64()).ok_or("no other types")?;
+        let is_right = kinds < 1500 && kinds + others >= 1500;
+        if is_right { Ok(()) } else { Err(format!("{kinds} types listed, {others} other objects").into()) }
+    })
+}
+
 #[test]
 fn no_runtimes_skips_cpython() -> Outcome {
     for_any(pythons::one(here!()), |python| {

@@ -12,6 +12,7 @@
 //   u  make 20,000 Buffers of 1,000 bytes in slabs, and keep every eighth
 //   i  wait for a timer of 300 ms
 //   k  make known numbers of objects of classes, and of functions
+//   y  make one object of each of 1,500 classes
 //
 // The line has `isolates` and, summed over them, the `spaces` of v8.getHeapSpaceStatistics().
 // With the argument `storm` it makes garbage without end after the first line. With `load` it gives
@@ -89,6 +90,11 @@ function makeKinds() {
   kinds.push(new WebAssembly.Table({ initial: 10, element: 'anyfunc' }), /a(b)/.exec('ab'));
 }
 
+const singles = [];
+function makeSingles() {
+  for (let i = 0; i < 1500; i++) singles.push(new (new Function(`return class Kind${i} {}`)())());
+}
+
 // Objects that survive some collections of the young generation and then die.
 function churn() {
   let some = [];
@@ -151,6 +157,7 @@ if (!isMainThread) {
     a: makeOutside,
     k: makeKinds,
     u: makeSparse,
+    y: makeSingles,
     c: churn,
     d() { kept = []; },
     g: collect,

@@ -168,8 +168,11 @@ fn capture_once(pid: i32, options: &Options<'_>) -> Result<(Process, FrozenState
     // The tracer is a separate thread: when it ends, the kernel releases everything, even threads
     // in an uninterruptible sleep that could not be stopped and released in order.
     let frozen = on_own_thread(stop_limit, || read_process(&process, &StoppedBy::Us, threads, options));
-    let no_result =
-        || std::io::Error::other("the thread that reads did not start, or failed (try --no-runtimes)");
+    let no_result = || {
+        std::io::Error::other(
+            "the thread that reads did not start (RLIMIT_NPROC, pids.max), or failed (try --no-runtimes)",
+        )
+    };
     let frozen =
         frozen.ok_or_else(|| Error::Io { pid, what: "stopping".to_owned(), source: no_result() })??;
     Ok((process, frozen))

@@ -12,10 +12,11 @@ use super::layout::{self, Release};
 use super::names::Names;
 use super::pools::{self, Sums, UsedClass};
 use super::types::Type;
-use strandline_claims::facts::{TypeFacts, figures};
+use strandline_claims::facts::{OTHER_TYPES, TypeFacts, figures};
 use strandline_claims::runtime::{ObjectTypes, Reading};
 
-/// Limit on types listed for their bytes; types that pin sparse arenas are listed in addition.
+/// Limit on types listed for their bytes; types that pin sparse arenas are listed in addition, and
+/// the sum of the others.
 const MAX_TYPES: usize = 1000;
 /// Limit on the types listed as pinning sparse arenas.
 const MAX_PINNING_TYPES: usize = 10;
@@ -84,8 +85,8 @@ pub fn details(arena_sets: &[ArenaSet], sums: &Sums) -> CPython {
 }
 
 /// Lists objects by type. Types with the same name (a module that was loaded again) count as one.
-/// Beyond the limit, only types in sparse arenas are listed, until `deadline`. Returns names by
-/// address of the type.
+/// Beyond the limit, only types in sparse arenas are listed, until `deadline`; the others have no
+/// names, and one entry has their sum. Returns names by address of the type.
 pub fn list_types(
     names: &mut Names<'_>,
     result: &CensusResult,
@@ -97,11 +98,14 @@ pub fn list_types(
     let mut types: Vec<_> = result.types.values().filter(|counted| counted.counts.instances > 0).collect();
     types.sort_by_key(|counted| (std::cmp::Reverse(counted.counts.bytes), counted.object_type.address));
     let mut by_name: HashMap<String, TypeCounts> = HashMap::new();
+    let mut others = TypeCounts::default();
     for (rank, CountedType { object_type, counts }) in types.into_iter().enumerate() {
         if rank < MAX_TYPES || counts.in_sparse_arenas > 0 && Instant::now() < deadline {
             let name = names.type_name(object_type);
             type_names.insert(object_type.address, name.clone());
             by_name.entry(name).or_default().add(counts);
+        } else {
+            others.add(counts);
         }
     }
     let mut kept_by: Vec<TypeInSparseArenas> = by_name
@@ -116,6 +120,10 @@ pub fn list_types(
         .map(|(name, TypeCounts { instances, bytes, .. })| TypeFacts { name, instances, bytes })
         .collect();
     reading.facts.types.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
+    if others.instances > 0 {
+        let TypeCounts { instances, bytes, .. } = others;
+        reading.facts.types.push(TypeFacts { name: OTHER_TYPES.to_owned(), instances, bytes });
+    }
     details.free_lists = Some(result.free_listed_objects.clone());
     details.interned = Some(result.interned_objects.clone());
     details.beside_arenas = Some(result.outside_objects.clone());

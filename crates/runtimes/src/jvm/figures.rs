@@ -6,7 +6,7 @@ use super::facts::{ClassLoader, Jvm, KindFigures};
 use super::heap::{self, AreaKind};
 use super::view::View;
 use super::{JvmState, MAX_TYPES, claims, code, names};
-use strandline_claims::facts::Runtime;
+use strandline_claims::facts::{Runtime, sum_other_types};
 use strandline_claims::runtime::Context;
 use strandline_process::range::AddressRange;
 
@@ -60,6 +60,8 @@ pub fn details(context: &Context<'_>, view: &View<'_>, state: &JvmState) -> Jvm 
     let shared_resident_bytes: u64 = heap.views.iter().map(shared_bytes).sum();
     let shared_used_bytes: u64 =
         heap.shared_used_ranges.iter().chain(&heap.shared_unread_ranges).map(shared_bytes).sum();
+    let mut live_types = live.map(|live| live.types.clone()).unwrap_or_default();
+    sum_other_types(&mut live_types, MAX_TYPES);
     let mut names = names::LoaderNames::new(view);
     let loaders = state.metaspace.as_ref().map(|metaspace| metaspace.loaders.as_slice());
     Jvm {
@@ -78,7 +80,7 @@ pub fn details(context: &Context<'_>, view: &View<'_>, state: &JvmState) -> Jvm 
         kinds: kinds.into_values().collect(),
         live_bytes: live.map(|live| live.bytes),
         live_at_least_bytes: live.map(|live| live.certain.bytes),
-        live_types: live.map(|live| live.types.iter().take(MAX_TYPES).cloned().collect()).unwrap_or_default(),
+        live_types,
         class_loader_count: loaders.map(|loaders| loaders.len() as u64),
         class_loaders: loaders
             .unwrap_or_default()

@@ -44,7 +44,7 @@ use crate::bits::{Bitmap, HeapIndex};
 use crate::named::java_version;
 use crate::programs::{Limit, Programs};
 use strandline_claims::caveat::Caveat;
-use strandline_claims::facts::Runtime;
+use strandline_claims::facts::{Runtime, sum_other_types};
 use strandline_claims::reader::{Evidence, FileName, HeapKind, ReaderInfo, version_in_file_name};
 use strandline_claims::refinements::Refinements;
 use strandline_claims::remedy::{Action, Effect, Spec};
@@ -84,7 +84,8 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     ..ReaderInfo::NONE
 };
 
-/// Limit on classes listed, most bytes first: a hostile process has any number of them.
+/// Limit on classes listed, most bytes first: a hostile process has any number of them. One more
+/// entry has the sum of the others.
 const MAX_TYPES: usize = 10_000;
 /// Bytes of the `MallocHeader` (`nmt/mallocHeader.hpp`) that `NativeMemoryTracking` puts before
 /// each block.
@@ -192,7 +193,7 @@ pub fn read(
     if let Some(census) = census {
         reading.caveats.extend(claim_direct(&census, refinements, &program.path));
         reading.facts.types = census.types;
-        reading.facts.types.truncate(MAX_TYPES);
+        sum_other_types(&mut reading.facts.types, MAX_TYPES);
     }
     let details = figures::details(context, &view, &state);
     reading.remedies = remedies::remedies(context, &view, &state.heap, &details, state.live.as_ref());
@@ -286,8 +287,8 @@ fn unread_caveats(
     let caveat = |code: &str, bytes: Option<u64>, text: &str| Caveat::new(code, &program.path, bytes, text);
     let mut caveats = Vec::new();
     if let Some(bytes) = census.map(|census| census.unread_bytes).filter(|&bytes| bytes > 0) {
-        let text = "some objects changed while they were read, or their classes are unloaded, or there was no time: their \
-                    bytes are not counted by class";
+        let text = "some objects changed while they were read, or their classes are unloaded or more than strandline keeps, or \
+                    there was no time: their bytes are not counted by class";
         caveats.push(caveat("jvm_objects", Some(bytes), text));
     }
     if state.heap.is_parsable && census.is_none() {

@@ -148,7 +148,9 @@ fn collection(
     facts: &Jvm,
     traced: Option<&Live>,
 ) -> Option<Remedy> {
-    let Prediction { bytes, bounds, rule } = predict(context, view, heap, traced)?;
+    let prediction =
+        predict(context, view, heap, traced).unwrap_or_else(|UnreadFlag| Some(Prediction::UNREAD_FLAG));
+    let Prediction { bytes, bounds, rule } = prediction?;
     let live_objects = match (facts.live_bytes, facts.uncertain_bytes()) {
         (Some(live), None) => {
             format!("{} of {} of objects are live", units::bytes(live), units::bytes(heap.used_bytes()))
@@ -181,6 +183,18 @@ struct Prediction {
     /// Rule of the collector, as a clause.
     rule: &'static str,
 }
+
+impl Prediction {
+    /// The prediction if a flag that decides on the collection cannot be read.
+    const UNREAD_FLAG: Self = Self {
+        bytes: None,
+        bounds: None,
+        rule: "whether a collection can be requested, and what it releases, depends on flags of the JVM that could not be read",
+    };
+}
+
+/// A flag that decides on the collection cannot be read: its page is swapped out.
+struct UnreadFlag;
 
 /// Bounds of what a collection releases.
 #[derive(Clone, Copy)]
@@ -237,25 +251,37 @@ impl Minimum {
     }
 }
 
-/// Predicts what a full collection releases; `None` if no rule is known, or if a flag that decides
-/// on it cannot be read.
-fn predict(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&Live>) -> Option<Prediction> {
+/// Predicts what a full collection releases; `None` if it is not possible, or no rule is known.
+///
+/// # Errors
+/// A flag that decides on it cannot be read.
+fn predict(
+    context: &Context<'_>,
+    view: &View<'_>,
+    heap: &Heap,
+    traced: Option<&Live>,
+) -> Result<Option<Prediction>, UnreadFlag> {
+    // ZGC uncommits memory by itself once it was free for some minutes; Epsilon never does.
+    if !matches!(heap.collector, "G1" | "Serial" | "Parallel" | "Shenandoah") {
+        return Ok(None);
+    }
+    let is_set = |flag: &str| view.is_set(flag).ok_or(UnreadFlag);
     // Up to JDK 17 the flag also disables requests from outside.
-    if view.is_set("DisableExplicitGC")? && view.structs.major().is_some_and(|major| major <= 17) {
-        return None;
+    if view.structs.major().is_some_and(|major| major <= 17) && is_set("DisableExplicitGC")? {
+        return Ok(None);
     }
     // A concurrent collection does not compact: its marking decides what is released.
-    if heap.collector == "G1" && view.is_set("ExplicitGCInvokesConcurrent")? {
-        return None;
+    if heap.collector == "G1" && is_set("ExplicitGCInvokesConcurrent")? {
+        return Ok(None);
     }
     let minimum = Minimum::read(view, heap.committed_bytes());
     let none_at_minimum = if heap.committed_bytes() <= minimum.least_bytes { Some(0) } else { None };
-    let exact = |bytes, rule| Some(Prediction { bytes, bounds: None, rule });
+    let exact = |bytes, rule| Prediction { bytes, bounds: None, rule };
     let bounded = |bounds: Option<Bounds>, rule| {
         let bytes = bounds.and_then(Bounds::midpoint);
-        Some(Prediction { bytes, bounds: bounds.filter(|_| bytes.is_none()), rule })
+        Prediction { bytes, bounds: bounds.filter(|_| bytes.is_none()), rule }
     };
-    match heap.collector {
+    Ok(Some(match heap.collector {
         "G1" => bounded(
             bounds(traced, minimum, |live_bytes, fill, minimum_bytes| {
                 g1_released_bytes(context, view, heap, live_bytes, fill, minimum_bytes)
@@ -264,7 +290,7 @@ fn predict(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&
         ),
         // `ShenandoahArguments::initialize` turns it off if the initial heap size is the maximum,
         // or if the heap has too few large pages (JDK 17 to 25).
-        "Shenandoah" if !view.is_set("ShenandoahUncommit")? => exact(
+        "Shenandoah" if !is_set("ShenandoahUncommit")? => exact(
             Some(0),
             "Shenandoah releases nothing here: ShenandoahUncommit is off, as it is if the initial heap size is the maximum",
         ),
@@ -280,13 +306,11 @@ fn predict(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&
             "the serial collector shrinks its heap in steps, and its current step is not known: the first requested collection \
              releases hardly anything, the fourth everything",
         ),
-        "Parallel" => exact(
+        _ => exact(
             none_at_minimum,
             "the parallel collector resizes its heap by its own statistics and may let it grow: the effect is not known",
         ),
-        // ZGC uncommits memory by itself once it was free for some minutes; Epsilon never does.
-        _ => None,
-    }
+    }))
 }
 
 /// Returns bounds of what `released` computes from the live bytes of each area, how regions are

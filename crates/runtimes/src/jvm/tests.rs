@@ -116,6 +116,35 @@ fn an_incomplete_jvm_has_a_caveat() {
     }
 }
 
+/// If a flag that decides on a full collection cannot be read, the remedy is listed with that
+/// reason, and predicts nothing.
+#[test]
+fn unread_flags_leave_no_prediction() {
+    let mut tried = BTreeSet::new();
+    for mut jvm in one_of_each() {
+        let program = Program::new(PATH, file_of(&jvm.file), jvm.tables, jvm.bias, jvm.data.into());
+        let of_collection =
+            |reading: Reading| reading.remedies.into_iter().find(|remedy| remedy.id == "jvm_gc");
+        let before = of_collection(read_program(&jvm, &program, 0));
+        let structs = program.structs(&fabricated::Unreadable).unwrap();
+        for flag in ["DisableExplicitGC", "ExplicitGCInvokesConcurrent"] {
+            let value_at = structs.flag(flag);
+            let is_entry = |at: &u64| jvm.image.word(*at) == value_at;
+            let entry = (jvm.data.0..jvm.data.1).step_by(8).find(is_entry).unwrap();
+            jvm.image.put_word(entry, 8);
+        }
+        let after = of_collection(read_jvm(&jvm, 0));
+        let (collector, is_old) = (jvm.expected.collector, !jvm.expected.release.starts_with("25"));
+        assert_eq!(after.is_some(), before.is_some(), "{collector}");
+        if let Some(remedy) = after.filter(|_| is_old || collector == "G1") {
+            assert_eq!(remedy.predicted_bytes, None);
+            assert!(remedy.unknown_because.unwrap().contains("flags of the JVM that could not be read"));
+            tried.insert(collector);
+        }
+    }
+    assert_eq!(tried, BTreeSet::from(["G1", "Parallel", "Serial", "Shenandoah"]));
+}
+
 proptest! {
     #[test]
     fn reading_a_damaged_jvm_terminates(seed in 0..SEEDS, (absent, patches) in damage()) {

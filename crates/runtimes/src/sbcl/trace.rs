@@ -20,7 +20,7 @@ use crate::sbcl::layout::{GC_PAGE_BYTES, Layout, OLDEST, PSEUDO_STATIC, Release}
 use strandline_claims::accumulator::{Accumulator, Class, OutOfOrder};
 use strandline_claims::allocator::RangeClaim;
 use strandline_claims::caveat::Caveat;
-use strandline_claims::facts::TypeFacts;
+use strandline_claims::facts::{TypeFacts, sum_other_types};
 use strandline_claims::range::RangePages;
 use strandline_claims::runtime::{FinishContext, Pending, Reading};
 use strandline_claims::units::{bytes, counted};
@@ -29,7 +29,7 @@ use strandline_process::work::in_order;
 
 /// Limit on the types listed by dead bytes, and on those listed by live bytes.
 const MAX_TYPES: usize = 50;
-/// Limit on the types listed by all bytes.
+/// Limit on the types listed by all bytes; one more entry has the sum of the others.
 const MAX_TYPES_IN_ALL: usize = 200;
 /// Pages that a collection leaves partly full: it copies to pages of six types (`PAGE_TYPE_BOXED`
 /// and others in gencgc-impl.h), and does not fill the last page of each.
@@ -307,36 +307,37 @@ struct TypeTotal {
     key: TypeKey,
 }
 
-/// The types with most of the bytes that `tally` counts, at most `max_types`, largest first.
-fn largest_types(types: &Types, max_types: usize, tally: impl Fn(&TypeCount) -> Tally) -> Vec<TypeTotal> {
+/// The types by the bytes that `tally` counts, largest first, without those that have none.
+fn totals_by_type(types: &Types, tally: impl Fn(&TypeCount) -> Tally) -> Vec<TypeTotal> {
     let total = |(&key, count): (&TypeKey, &TypeCount)| {
         let Tally { objects, bytes } = tally(count);
         TypeTotal { bytes, objects, key }
     };
     let mut totals: Vec<TypeTotal> = types.iter().map(total).filter(|entry| entry.bytes > 0).collect();
     totals.sort_unstable_by(|a, b| b.cmp(a));
-    totals.truncate(max_types);
     totals
 }
 
-/// The types of all objects, live or dead, those with most bytes first.
+/// The types of all objects, live or dead, those with most bytes first. Types that are not listed
+/// are not named either: names are read from the copy.
 fn all_types(types: &Types, names: &mut Names<'_>) -> Vec<TypeFacts> {
     let tally = |count: &TypeCount| {
         let mut tally = Tally::sum(&count.live);
         tally.add(Tally::sum(&count.dead));
         tally
     };
-    let facts = |TypeTotal { bytes, objects, key }| TypeFacts {
-        name: names.name_of_key(key).text,
-        instances: objects,
-        bytes,
+    let facts = |(rank, TypeTotal { bytes, objects, key })| {
+        let name = if rank < MAX_TYPES_IN_ALL { names.name_of_key(key).text } else { String::new() };
+        TypeFacts { name, instances: objects, bytes }
     };
-    largest_types(types, MAX_TYPES_IN_ALL, tally).into_iter().map(facts).collect()
+    let mut types = totals_by_type(types, tally).into_iter().enumerate().map(facts).collect();
+    sum_other_types(&mut types, MAX_TYPES_IN_ALL);
+    types
 }
 
 /// The types with most of the bytes that `tallies` counts, largest first.
 fn by_type(types: &Types, names: &mut Names<'_>, tallies: impl Fn(&TypeCount) -> &Tallies) -> Vec<TypeBytes> {
-    let largest_types = largest_types(types, MAX_TYPES, |count| Tally::sum(tallies(count)));
+    let totals = totals_by_type(types, |count| Tally::sum(tallies(count)));
     let type_bytes = |TypeTotal { bytes, objects, key }| {
         let counts = types.get(&key).map(&tallies)?;
         let name = names.name_of_key(key);
@@ -354,5 +355,5 @@ fn by_type(types: &Types, names: &mut Names<'_>, tallies: impl Fn(&TypeCount) ->
                 .collect(),
         })
     };
-    largest_types.into_iter().filter_map(type_bytes).collect()
+    totals.into_iter().take(MAX_TYPES).filter_map(type_bytes).collect()
 }

@@ -18,9 +18,8 @@ use strandline_claims::words::{READ_BYTES, each_word};
 use strandline_process::memory::{Memory, word_at};
 use strandline_process::range::{AddressRange, RangeSet};
 
-/// Limit on isolates of a process, beyond which its heaps count as inconsistent; each costs
-/// hundreds of small reads.
-const MAX_ISOLATES: usize = 1024;
+/// Limit on isolates read in one process; each costs hundreds of small reads.
+pub const MAX_ISOLATES: usize = 1024;
 
 /// The part of an allocation area that holds no object; both addresses are 0 if there is no area.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -129,6 +128,17 @@ pub struct Heaps {
     pub pool: Vec<Page>,
     /// Pages of the read-only space.
     pub read_only: Vec<Page>,
+    /// Heaps of isolates beyond the limit, which were not read.
+    pub left_out: LeftOut,
+}
+
+/// Heaps that were recognised and not read.
+#[derive(Debug, Default)]
+pub struct LeftOut {
+    /// Their addresses.
+    pub heaps: HashSet<u64>,
+    /// Resident bytes of their pages.
+    pub resident_bytes: u64,
 }
 
 impl Heaps {
@@ -158,7 +168,7 @@ pub enum HeapError {
     Late,
 }
 
-/// Reads all heaps, without pages that overlap `foreign_ranges`.
+/// Reads the heaps of `max_isolates` isolates at most, without pages that overlap `foreign_ranges`.
 ///
 /// # Errors
 /// Why they were not read.
@@ -167,6 +177,7 @@ pub fn read(
     memory: &dyn Memory,
     layout: &'static Layout,
     foreign_ranges: &RangeSet,
+    max_isolates: usize,
 ) -> Result<Heaps, HeapError> {
     let mut pages = pages::candidates(context, memory, layout).ok_or(HeapError::Late)?;
     pages.retain(|page| !foreign_ranges.overlaps(page.range()));
@@ -195,8 +206,9 @@ pub fn read(
             }
             continue;
         };
-        if heaps.isolates.len() >= MAX_ISOLATES {
-            return Err(HeapError::Inconsistent);
+        if heaps.isolates.len() >= max_isolates {
+            heaps.left_out.heaps.insert(heap);
+            continue;
         }
         if reader.state_of(heap) != Some(NOT_IN_GC) {
             return Err(HeapError::Collecting);
@@ -211,6 +223,9 @@ pub fn read(
         return Err(HeapError::NotFound);
     }
     heaps.pool.extend(reader.pool_of_ended_isolates(&heaps));
+    let left_out_pages = pages.iter().filter(|page| heaps.left_out.heaps.contains(&page.heap));
+    let left_out_ranges: RangeSet = left_out_pages.map(Page::range).collect();
+    heaps.left_out.resident_bytes = left_out_ranges.iter().map(|&range| context.resident_bytes(range)).sum();
     heaps.read_only = read_only_pages(context, memory, &pages, &heaps.isolates);
     if has_overlapping_pages(&heaps) { Err(HeapError::Inconsistent) } else { Ok(heaps) }
 }
@@ -416,7 +431,8 @@ impl Reader<'_> {
     /// Returns the pooled pages of isolates that have ended: from 13.6 on all isolates share a pool
     /// (`src/heap/page-pool.h`).
     fn pool_of_ended_isolates(&self, heaps: &Heaps) -> Vec<Page> {
-        let living_heaps: HashSet<u64> = heaps.isolates.iter().map(|isolate| isolate.heap).collect();
+        let read_heaps = heaps.isolates.iter().map(|isolate| isolate.heap);
+        let living_heaps: HashSet<u64> = read_heaps.chain(heaps.left_out.heaps.iter().copied()).collect();
         let in_use = heaps.spaces.iter().flat_map(|space| &space.pages);
         let headers: HashSet<u64> = in_use.map(Page::header_bytes).collect();
         let is_of_ended_isolate = |page: &&Page| {

@@ -14,7 +14,7 @@ use super::layout::{CONTEXT_AFTER_SHARED, PAGE_ALIGNMENT};
 use super::names::{self, Constructors, ScopeInfo};
 use super::objects::{Heap, LiveObject};
 use super::references::{FIRST_EPHEMERON, References};
-use super::shapes::{Content, Shapes, TableEntry};
+use super::shapes::{Content, Shapes, TableEntries, TableEntry};
 use super::slots;
 use crate::bits::Bitmap;
 use crate::push_within;
@@ -352,7 +352,9 @@ impl Collector<'_> {
         let table = word_at(bytes, MODULE_EXPORTS).and_then(Shapes::object_at)?;
         let file = self.file_of_module(shapes, bytes);
         let file_suffix = file.map_or_else(String::new, |file| format!(" ({file})"));
-        for TableEntry { key, value: cell } in shapes.entries_of_table(table) {
+        let TableEntries { entries, is_cut } = shapes.entries_of_table(table);
+        self.holding.is_cut |= is_cut;
+        for TableEntry { key, value: cell } in entries {
             if !self.may_add_name() {
                 break;
             }

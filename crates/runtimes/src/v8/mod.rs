@@ -50,7 +50,7 @@ mod views;
 mod tests;
 
 use self::forecast::{ObjectBytes, TracedPages};
-use self::heap::{HeapError, Heaps};
+use self::heap::{HeapError, Heaps, LeftOut, MAX_ISOLATES};
 use self::holding::Holding;
 use self::layout::Layout;
 use self::locate::Program;
@@ -171,7 +171,7 @@ pub fn read(
         reading.caveats.push(caveat("v8_unknown_version", text));
         return Ok(reading);
     };
-    let heaps = match heap::read(context, &memory, layout, foreign_ranges) {
+    let heaps = match heap::read(context, &memory, layout, foreign_ranges, MAX_ISOLATES) {
         Ok(heaps) => heaps,
         Err(error) => {
             reading.caveats.push(unread_heaps_caveat(error, program)?);
@@ -191,6 +191,7 @@ pub fn read(
                     long, or there was no time; strandline counts the others as malloc's blocks";
         reading.caveats.push(caveat("v8_buffers_unread", text.to_owned()));
     }
+    reading.caveats.extend(left_out_caveat(&heaps.left_out, program));
     reading.facts.read = true;
     figures::fill_in_facts(&heaps, layout, &mut reading.facts);
     let mut details = figures::details(&heaps, &claimed, &stores);
@@ -231,6 +232,17 @@ fn unread_heaps_caveat(error: HeapError, program: &Program) -> Result<Caveat, Bu
         }
     };
     Ok(Caveat::new(code, &program.path, None, text))
+}
+
+/// Returns the caveat for isolates that were not read; `None` if all were.
+fn left_out_caveat(left_out: &LeftOut, program: &Program) -> Option<Caveat> {
+    let isolates = units::counted(left_out.heaps.len() as u64, "isolate");
+    let text = format!(
+        "V8 has more than {MAX_ISOLATES} isolates: strandline read nothing of {isolates}, whose pages count as anonymous, and \
+         whose Buffers for the allocator's rows"
+    );
+    let is_any = !left_out.heaps.is_empty();
+    is_any.then(|| Caveat::new("v8_left_out", &program.path, Some(left_out.resident_bytes), text))
 }
 
 /// Adds what is known of the objects to the details and the reading.

@@ -257,7 +257,7 @@ impl ScopeInfo {
         let mut names = vec![None; self.variable_count.min(MAX_TABLE_NAMES) as usize];
         let table = shapes.target(self.names, 0);
         // A `NameToIndexHashTable`: the values are small integers.
-        let entries = table.map_or_else(Vec::new, |table| shapes.entries_of_table(table));
+        let entries = table.map_or_else(Vec::new, |table| shapes.entries_of_table(table).entries);
         for TableEntry { key, value: number } in entries {
             let is_entry = Shapes::object_at(key).is_some() && number & 0xffff_ffff == 0;
             let name = names.get_mut((number >> 32) as usize).filter(|_| is_entry);

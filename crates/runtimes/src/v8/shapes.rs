@@ -39,7 +39,7 @@ const TABLE_CAPACITY: u64 = 32;
 const TABLE_PAIRS: u64 = 40;
 /// Bytes of a pair.
 const PAIR_BYTES: u64 = 16;
-/// Maximum pairs of a table that are read; names in further ones are not shown.
+/// Maximum pairs of a table that are read; [`TableEntries::is_cut`] is set if it has more.
 const MAX_TABLE_PAIRS: u64 = 1 << 16;
 /// Bytes of an object that are read for its size.
 pub const HEAD_BYTES: usize = 16;
@@ -137,6 +137,14 @@ pub struct TableEntry {
     pub value: u64,
 }
 
+/// The entries of a table that were read.
+#[derive(Debug)]
+pub struct TableEntries {
+    pub entries: Vec<TableEntry>,
+    /// Whether the table has more than [`MAX_TABLE_PAIRS`].
+    pub is_cut: bool,
+}
+
 /// A word that was looked up, and the number of the hidden class that it leads to.
 #[derive(Clone, Copy, Default)]
 struct RecentShape {
@@ -225,13 +233,14 @@ impl<'a> Shapes<'a> {
     /// Returns the entries of a table of V8's with keys and values
     /// (`src/objects/hash-table.h`), in no order, empty ones included: the first
     /// [`MAX_TABLE_PAIRS`], and only those before one that cannot be read.
-    pub fn entries_of_table(&mut self, table: u64) -> Vec<TableEntry> {
+    pub fn entries_of_table(&mut self, table: u64) -> TableEntries {
         let capacity = self.field(table, TABLE_CAPACITY).unwrap_or(0) >> 32;
         let entry = |number: u64| {
             let (key, value) = self.cache.pair(table.checked_add(TABLE_PAIRS + number * PAIR_BYTES)?)?;
             Some(TableEntry { key, value })
         };
-        (0..capacity.min(MAX_TABLE_PAIRS)).map_while(entry).collect()
+        let entries = (0..capacity.min(MAX_TABLE_PAIRS)).map_while(entry).collect();
+        TableEntries { entries, is_cut: capacity > MAX_TABLE_PAIRS }
     }
 
     /// The prototype of the objects of a hidden class.

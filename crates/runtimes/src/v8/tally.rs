@@ -6,7 +6,7 @@ use super::facts::Amount;
 use super::layout::ObjectLayout;
 use super::names::{self, Constructors};
 use super::shapes::{Content, Head, Shapes};
-use strandline_claims::facts::TypeFacts;
+use strandline_claims::facts::{TypeFacts, sum_other_types};
 use strandline_process::memory::word_at;
 
 /// `prototype_or_initial_map_` in a `JSFunction`, if it is a constructor, in all versions.
@@ -14,7 +14,7 @@ const FUNCTION_INITIAL_MAP: usize = 56;
 /// Limit on functions counted by name, and on constructors; further ones have no name, and
 /// [`Constructors::is_cut`] says so.
 const MAX_FUNCTIONS: usize = 1 << 19;
-/// Limit on types that are listed, most bytes first.
+/// Limit on types that are listed, most bytes first; one more entry has the sum of the others.
 const MAX_TYPES: usize = 1000;
 
 /// Counts of one worker.
@@ -35,7 +35,7 @@ pub struct Tally {
 /// The sums of all workers.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
-    /// Objects by type, most bytes first.
+    /// Objects by type, most bytes first, and those of types that are not listed.
     pub types: Vec<TypeFacts>,
     /// Number of objects.
     pub instances: u64,
@@ -114,6 +114,6 @@ pub fn total<'a, 'm: 'a>(
         .map(|(name, counts)| TypeFacts { name, instances: counts.count, bytes: counts.bytes })
         .collect();
     types.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
-    types.truncate(MAX_TYPES);
+    sum_other_types(&mut types, MAX_TYPES);
     Totals { types, instances: sums.count, bytes: sums.bytes }
 }

@@ -6,6 +6,8 @@ use proptest::prelude::*;
 use strandline_claims::accumulator::Class;
 use strandline_claims::class::Slot;
 use strandline_claims::facts::TypeFacts;
+use strandline_process::map::AddressSpace;
+use strandline_process::memory::words_in;
 use strandline_process::stacks::ThreadFacts;
 use strandline_synth::{Tally, V8_FIRST_CONTEXT, V8_TYPES, V8Image, fabricate_v8};
 
@@ -95,6 +97,61 @@ fn intact_heaps_match_expected_figures() {
         assert_eq!(row_bytes(&reading, "v8.pool"), v8.expected.pool_bytes, "{seed}");
         assert_eq!(row_bytes(&reading, "v8.metadata"), v8.expected.abseil_bytes, "{seed}");
         assert_sound(&reading);
+    }
+}
+
+/// The same heap with a copy of the isolate and of its pages, `COPY_OFFSET` further on.
+fn with_second_isolate(v8: &V8Image) -> V8Image {
+    const COPY_OFFSET: u64 = 1 << 32;
+    let (space, _) = AddressSpace::parse(v8.maps.as_bytes());
+    let is_copied = |at: u64| space.find(at).is_some_and(|mapping| mapping.permissions.write);
+    let shifted = |word: u64| if is_copied(word) { word + COPY_OFFSET } else { word };
+    let mut image = v8.image.clone();
+    for (start, bytes) in v8.image.ranges().filter(|(start, _)| is_copied(*start)) {
+        assert!(image.map(start + COPY_OFFSET, bytes.len()));
+        image.put_row(start + COPY_OFFSET, words_in(bytes).map(shifted));
+    }
+    let mut lines: Vec<(u64, String)> = Vec::new();
+    for (mapping, line) in space.mappings().iter().zip(v8.maps.lines()) {
+        let (start, end, attributes) = (mapping.start, mapping.end, line.split_once(' ').unwrap().1);
+        lines.push((start, format!("{line}\n")));
+        if is_copied(start) {
+            let (start, end) = (start + COPY_OFFSET, end + COPY_OFFSET);
+            lines.push((start, format!("{start:x}-{end:x} {attributes}\n")));
+        }
+    }
+    lines.sort();
+    V8Image { image, maps: lines.into_iter().map(|(_, line)| line).collect(), ..v8.clone() }
+}
+
+/// Isolates beyond the limit are counted with their bytes, and nothing of them is claimed.
+#[test]
+fn isolates_beyond_the_limit_are_left_out() {
+    for seed in 0..10 {
+        let v8 = with_second_isolate(&fabricate_v8(seed));
+        let program = program_of(&v8);
+        let layout = program.layout().unwrap();
+        let heaps_of = |max_isolates: usize| {
+            let heaps = std::cell::Cell::new(None);
+            fabricated::read_image(&v8.image, &v8.maps, 0, |context, _| {
+                let foreign_ranges = RangeSet::default();
+                let read = heap::read(context, context.memory, layout, &foreign_ranges, max_isolates);
+                heaps.set(Some(read.unwrap()));
+                Reading::default()
+            });
+            heaps.take().unwrap()
+        };
+        let page_bytes = |heaps: &Heaps| heaps.all_pages().map(pages::Page::bytes).sum::<u64>();
+        let (all, first) = (heaps_of(2), heaps_of(1));
+        assert_eq!((all.isolates.len(), first.isolates.len()), (2, 1), "{seed}");
+        assert_eq!((all.left_out.heaps.len(), all.left_out.resident_bytes), (0, 0), "{seed}");
+        assert!(left_out_caveat(&all.left_out, &program).is_none());
+        assert!(first.left_out.heaps.contains(&all.isolates[1].heap), "{seed}");
+        assert_eq!(page_bytes(&first) + first.left_out.resident_bytes, page_bytes(&all), "{seed}");
+        let caveat = left_out_caveat(&first.left_out, &program).unwrap();
+        assert_eq!(caveat.code, "v8_left_out");
+        assert_eq!(caveat.bytes, Some(first.left_out.resident_bytes), "{seed}");
+        assert!(caveat.text.contains("nothing of 1 isolate,"), "{}", caveat.text);
     }
 }
 

@@ -280,7 +280,9 @@ impl Writer {
     fn write_version_and_flags(&mut self) {
         let release = self.tables.add_text(self.expected.release);
         self.write_static("Abstract_VM_Version", "_s_vm_release", release);
-        self.write_flag("DisableAttachMechanism", 0);
+        for flag in ["DisableAttachMechanism", "DisableExplicitGC", "ExplicitGCInvokesConcurrent"] {
+            self.write_flag(flag, 0);
+        }
         self.write_flag("ObjectAlignmentInBytes", 8);
         // JDK 11 has no flag for the minimum.
         let minimum = if self.jdk == Jdk::V11 { "InitialHeapSize" } else { "MinHeapSize" };

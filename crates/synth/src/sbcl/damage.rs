@@ -1,5 +1,4 @@
-//! Damage to a fabricated SBCL: overwritten words of its structure, and wrong entries of the page
-//! table.
+//! Damage to a fabricated SBCL: overwritten words, and wrong entries of the page table.
 
 use super::SbclHeap;
 use super::release::LIST;
@@ -7,8 +6,8 @@ use crate::Rng;
 use crate::damage::KERNEL_START;
 
 impl SbclHeap {
-    /// Overwrites `word_count` words of the heap's structure, chosen by `seed`: headers, links,
-    /// page table, threads, the runtime's variables. `expected` then no longer holds.
+    /// Overwrites `word_count` words, chosen by `seed`: headers, links, page table, threads, the
+    /// runtime's variables. `expected` then no longer holds.
     pub fn damage(&mut self, seed: u64, word_count: usize) {
         let mut rng = Rng::new(seed ^ 0x5bda);
         for _ in 0..word_count {
@@ -16,7 +15,7 @@ impl SbclHeap {
                 self.damage_table(&mut rng);
                 continue;
             }
-            let (address, other) = (rng.one_of(&self.structure), rng.one_of(&self.structure));
+            let (address, other) = (rng.one_of(&self.damageable_words), rng.one_of(&self.damageable_words));
             let before = self.image.word(address).unwrap_or(0);
             let dynamic_end = self.dynamic_range.1;
             let after = match rng.below(12) {

@@ -103,7 +103,7 @@ pub(super) fn write(recipe: &SbclRecipe, graph: Graph) -> SbclHeap {
         threads,
         dynamic_range: (DYNAMIC_START, dynamic_end),
         expected,
-        structure: writer.damageable_words,
+        damageable_words: writer.damageable_words,
         page_table,
     }
 }

@@ -149,9 +149,9 @@ pub struct SbclHeap {
     pub dynamic_range: (u64, u64),
     /// Its expected figures.
     pub expected: SbclExpected,
-    /// Addresses of the words of its structure except the page table: headers, links, threads, the
-    /// runtime's variables.
-    structure: Vec<u64>,
+    /// Addresses of the words that [`SbclHeap::damage`] overwrites: headers, links, threads, the
+    /// runtime's variables. It damages entries of the page table separately.
+    damageable_words: Vec<u64>,
     page_table: PageTable,
 }
 
@@ -161,11 +161,11 @@ impl SbclHeap {
         crate::maps_text(&self.mappings)
     }
 
-    /// Addresses of the words of its structure, for callers that choose which to overwrite: page
-    /// table, headers, links, threads, the runtime's variables.
-    pub fn structure(&self) -> Vec<u64> {
-        let table = (0..self.page_table.entries).map(|entry| self.page_table.address + 8 * entry);
-        self.structure.iter().copied().chain(table).collect()
+    /// Addresses of all words to overwrite, for callers that choose among them: headers, links,
+    /// threads, the runtime's variables, and the entries of the page table.
+    pub fn damageable_words(&self) -> Vec<u64> {
+        let table_words = (0..self.page_table.entries).map(|entry| self.page_table.address + 8 * entry);
+        self.damageable_words.iter().copied().chain(table_words).collect()
     }
 }
 

@@ -82,6 +82,29 @@ fn objects_are_counted_by_class() -> Outcome {
     })
 }
 
+/// Of more than 1,000 types, the last entry has the objects of those that are not listed.
+#[test]
+fn objects_of_types_that_are_not_listed_are_counted() -> Outcome {
+    for_any(nodes::all(here!()), |node| {
+        let mut subject = start(&node.path, &[], &[])?;
+        subject.ask(b'y')?;
+        subject.at_rest()?;
+        let document = explain(&subject, &["--snapshot=always"])?;
+        let v8 = v8(&document)?;
+        let types = v8["types"].as_array().ok_or("no types")?;
+        let listed: u64 = types.iter().filter_map(|kind| kind["instances"].as_u64()).sum();
+        let last = types.last().map(|kind| &kind["name"]);
+        let is_right = types.len() == 1001
+            && last.is_some_and(|name| name == "objects of other types")
+            && v8["v8"]["objects"] == listed;
+        if is_right {
+            Ok(())
+        } else {
+            Err(format!("{} types, {listed} objects, {last:?}", types.len()).into())
+        }
+    })
+}
+
 /// Objects that were dropped and not collected are distinguished from live ones; handles, and stale
 /// words outside of the heap, are distinguished from globals and stacks.
 #[test]
