@@ -50,6 +50,7 @@ use crate::account::Account;
 use crate::capture::FrozenState;
 use crate::capture::{Options, with_capture};
 use crate::ledger::rows;
+use crate::recognise;
 
 /// Maximum number of roots, and of types, that are listed; the others are counted.
 const MAX_LISTED: usize = 1000;
@@ -59,6 +60,8 @@ const MAX_KEEPERS: usize = 20;
 const EDGES_DIVISOR: u64 = 4;
 /// They may always take this many bytes.
 const MIN_EDGES_BYTES: u64 = 256 << 20;
+/// Code of the caveat for a runtime that has its own memory and is not read.
+pub const UNREAD_RUNTIME: &str = "holders_unread_runtime";
 /// Maximum time for reading references and computing holders.
 const MAX_DURATION: Duration = Duration::from_secs(120);
 
@@ -87,6 +90,11 @@ pub(crate) fn complete(holders: &mut Holders, process: &Process, account: &mut A
         let text = "parts of heaps were inconsistent, or not read in time: blocks that only they reference are unknown";
         holders.caveats.push(Caveat::new("holders_incomplete", "heap", Some(unread_bytes), text));
         holders.remove_unreachable();
+    }
+    let has_own_memory = |runtime: &&Runtime| !runtime.read && recognise::has_own_heap(&runtime.name);
+    for runtime in account.runtimes.iter().filter(has_own_memory) {
+        let text = "is not read: blocks that it refers to in a form of its own, such as tagged numbers, count as unreachable";
+        holders.caveats.push(Caveat::new(UNREAD_RUNTIME, &runtime.name, None, text));
     }
     leaked::split_rows(&mut account.rows, &holders.leaked);
     holders.executable = process.executable();

@@ -1,10 +1,11 @@
 //! What leaked, as a clause of the headline and as a table.
 
+use strandline_inspect::holders::UNREAD_RUNTIME;
 use strandline_inspect::holders::facts::{Holders, Holding, Unreachable};
 
 use super::names::{shortened, shown_type, step_text};
 use crate::table::{Column, figures, words};
-use crate::text::counted;
+use crate::text::{clean, counted};
 use crate::units::{bytes, percent, thousands};
 
 /// Columns of the table of leaked blocks.
@@ -40,6 +41,9 @@ pub fn leaked_text(facts: &Holders, leaked: &Unreachable) -> String {
             bytes(leaked.definite.bytes),
             thousands(other_blocks)
         );
+    }
+    if let Some(unread) = facts.caveats.iter().find(|caveat| caveat.code == UNREAD_RUNTIME) {
+        text += &format!("; {}, which is not read, may still refer to them", clean(&unread.place));
     }
     let comparison = facts.since.as_ref();
     let growth = comparison.and_then(|comparison| Some((comparison.unreachable?.bytes, comparison.seconds?)));
