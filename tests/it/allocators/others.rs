@@ -298,7 +298,7 @@ fn a_purge_releases_the_predicted_bytes() -> Outcome {
 
 /// Releases of mimalloc whose collections may give back other amounts than predicted
 /// (docs/accounting.md has the reasons).
-const NOT_EXACT: [&str; 5] = ["1.9.2", "2.1.2", "3.0.1", "3.3.0", "3.3.1"];
+const NOT_EXACT: [&str; 3] = ["1.9.2", "2.1.2", "3.0.1"];
 
 /// Delays of `reclaim` after the program's last frees, besides none: before, at and after
 /// mimalloc's purge delay of 10 to 25 ms.

@@ -9,6 +9,7 @@ mod arenas;
 mod claims;
 mod collect;
 mod layout;
+mod options;
 mod parts;
 mod rows;
 mod segment;

@@ -162,3 +162,5 @@ pub struct RunPurgedArena {
     /// Its marks, one bit per slice. A slice that is in use again keeps its mark.
     pub marks: Vec<u8>,
 }
+    /// Number of slices in a run.
+    pub slices_per_run: u64,
