@@ -381,6 +381,24 @@ fn a_collection_of_mimalloc_releases_the_predicted_bytes() -> Outcome {
     })
 }
 
+/// mimalloc takes the data of each thread from the kernel, beside its heap.
+#[test]
+fn more_threads_with_mimalloc_leave_no_more_unattributed() -> Outcome {
+    for_any(all(here!()).into_iter().filter(|(name, ..)| *name == "mimalloc"), |(_, library, _)| {
+        let unattributed = |threads: &str| -> Result<i64> {
+            let mut subject = start(library, "any_heap", &["1", "keep=100", "align=0", threads])?;
+            answer_at_rest(&mut subject, b'w')?;
+            let document = explain(subject.pid())?;
+            read(&document, "mimalloc")?;
+            number(&document["totals"], "unattributed")
+        };
+        let (few, many) = (unattributed("threads=1")?, unattributed("threads=8")?);
+        let name = library.display();
+        assert!(many < few + (7 << 12), "{name}: {few} bytes with a thread, {many} with eight");
+        Ok(())
+    })
+}
+
 #[test]
 fn redis_after_a_load_is_explained_and_releases_the_predicted_bytes() -> Outcome {
     let test = here!();
