@@ -420,6 +420,38 @@ fn mimallocs_that_are_not_read_are_counted_with_their_bytes() {
     assert!(left_out.text.contains("has 5 more mimallocs"), "{}", left_out.text);
 }
 
+/// From 1.9.2 and 2.2.2 on the data of a thread takes a page more than in earlier releases with the
+/// same layouts. Its heap is larger too, which the first word shows: the other data follows it.
+#[test]
+fn the_data_of_a_thread_are_claimed_to_their_end() {
+    const THREAD_DATA: u64 = 0x7f60_0000_0000;
+    const MAPPED_BYTES: u64 = 16 << 10;
+    // Of layouts 1 and 2 of the fabricator: the first structure of a page, the number and size of
+    // these, and the offset of `xheap`.
+    let layouts = [(1, 288, 512, 96, 64), (2, 160, 64, 80, 56)];
+    let pages_by_heap_bytes = [(3064, [2, 1]), (3080, [3, 2]), (3088, [3, 2]), (9999, [2, 1])];
+    for (heap_bytes, pages_of_layouts) in pages_by_heap_bytes {
+        for ((layout, structures, count, bytes, heap_offset), pages) in
+            layouts.into_iter().zip(pages_of_layouts)
+        {
+            let HeapImage { mut image, maps, .. } = fabricate_mimalloc(layout, 7);
+            let Some((heap, _)) = image.ranges().next() else { panic!("no heap") };
+            for number in 0..count {
+                image.put_word(heap + structures + number * bytes + heap_offset, THREAD_DATA);
+            }
+            image.map(THREAD_DATA, MAPPED_BYTES as usize);
+            image.put_word(THREAD_DATA, THREAD_DATA + heap_bytes);
+            let end = THREAD_DATA + MAPPED_BYTES;
+            let maps = maps + &format!("{THREAD_DATA:x}-{end:x} rw-p 00000000 00:00 0\n");
+            let ((readings, _), _) = read(&mimalloc::READER, &image, &maps);
+            let claims = readings.iter().flat_map(|reading| &reading.claims);
+            let of_thread = claims.filter(|claim| (THREAD_DATA..end).contains(&claim.start));
+            let claimed: u64 = of_thread.map(|claim| claim.end - claim.start).sum();
+            assert_eq!(claimed, pages << 12, "layout {layout}, a heap of {heap_bytes} bytes");
+        }
+    }
+}
+
 /// A hardened build encodes its lists of free blocks: pages with invalid links are rejected.
 #[test]
 fn a_mimalloc_that_encodes_its_lists_is_not_read() {

@@ -101,6 +101,9 @@ pub struct Context<'a> {
     pub resident: FindPageRuns<'a>,
     /// FS base of each thread for which it is known.
     pub fs_bases: &'a [u64],
+    /// FS base of the main thread, whose id is that of the process; `None` if that thread ended or
+    /// its FS base is unknown.
+    pub main_fs_base: Option<u64>,
     /// Bounds of thread stacks, in address order: the kernel may list a stack and a heap as one
     /// mapping.
     pub stacks: &'a [AddressRange],
@@ -147,6 +150,7 @@ impl<'a> Context<'a> {
             space,
             resident,
             fs_bases: &[],
+            main_fs_base: None,
             stacks: &[],
             claimed_ranges: &[],
             start_brk: None,

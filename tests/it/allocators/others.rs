@@ -298,7 +298,7 @@ fn a_purge_releases_the_predicted_bytes() -> Outcome {
 
 /// Releases of mimalloc whose collections may give back other amounts than predicted
 /// (docs/accounting.md has the reasons).
-const NOT_EXACT: [&str; 5] = ["1.9.2", "2.1.2", "3.0.1", "3.3.0", "3.3.1"];
+const NOT_EXACT: [&str; 3] = ["1.9.2", "2.1.2", "3.0.1"];
 
 /// Delays of `reclaim` after the program's last frees, besides none: before, at and after
 /// mimalloc's purge delay of 10 to 25 ms.
@@ -377,6 +377,24 @@ fn a_collection_of_mimalloc_releases_the_predicted_bytes() -> Outcome {
             given_back.iter().all(|bytes| bytes.get() > 0),
             "{given_back:?}: right after the frees, and later"
         );
+        Ok(())
+    })
+}
+
+/// mimalloc takes the data of each thread from the kernel, beside its heap.
+#[test]
+fn more_threads_with_mimalloc_leave_no_more_unattributed() -> Outcome {
+    for_any(all(here!()).into_iter().filter(|(name, ..)| *name == "mimalloc"), |(_, library, _)| {
+        let unattributed = |threads: &str| -> Result<i64> {
+            let mut subject = start(library, "any_heap", &["1", "keep=100", "align=0", threads])?;
+            answer_at_rest(&mut subject, b'w')?;
+            let document = explain(subject.pid())?;
+            read(&document, "mimalloc")?;
+            number(&document["totals"], "unattributed")
+        };
+        let (few, many) = (unattributed("threads=1")?, unattributed("threads=8")?);
+        let name = library.display();
+        assert!(many < few + (7 << 12), "{name}: {few} bytes with a thread, {many} with eight");
         Ok(())
     })
 }

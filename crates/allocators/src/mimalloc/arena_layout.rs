@@ -32,16 +32,9 @@ pub const CHUNK_BITS: u64 = 512;
 /// Index of `slices_purge` in the consecutive bitmaps that an arena points to (`slices_free`,
 /// `slices_committed`, `slices_dirty`, `slices_purge`).
 pub const PURGE_BITMAP: usize = 3;
-/// Index of the first of these pointers, in words of an arena, in releases that purge only whole
-/// huge pages of 2 MiB if the kernel has them (3.1.6, and 3.2; `_mi_os_minimal_purge_size`). The
-/// first is also that of releases up to 3.1.5, which do not. 3.3.0 and 3.3.1 do, but cannot be
-/// told from later releases, which do not.
-pub const FIRST_BITMAPS_OF_RUN_PURGING: [usize; 2] = [10, 11];
-/// Sizes of blocks that share pages from 3.1.6 on and have one page each in 3.1.4 and 3.1.5
-/// (`MI_ENABLE_LARGE_PAGES`).
-pub const LARGE_BLOCK_BYTES: std::ops::RangeInclusive<u64> = (64 << 10) + 1..=512 << 10;
-/// Bytes of a run that is purged as a whole.
-pub const PURGE_RUN_BYTES: u64 = 2 << 20;
+/// Slices whose bits are in one word of a bitmap (`MI_BFIELD_BITS`): no run that is purged as a
+/// whole reaches into the next word (`bitmap.c`, `_mi_bitmap_forall_setc_rangesn`).
+pub const WORD_SLICES: u64 = 64;
 /// Words of an arena (`struct mi_arena_s`) that are read: its owner, its numbers of slices and its
 /// bitmaps are among them.
 pub const ARENA_WORDS: usize = 24;

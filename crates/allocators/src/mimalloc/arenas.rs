@@ -8,17 +8,17 @@
 use std::collections::{BTreeSet, HashSet};
 
 use super::arena_layout::{
-    ARENA_WORDS, BITMAP_BITS_OFFSET, CHUNK_BITS, COLLECT_3, FIRST_BITMAPS_OF_RUN_PURGING, LARGE_BLOCK_BYTES,
-    MIN_THREAD_HEAP_BYTES, PAGE_MAP_BYTES, PURGE_BITMAP, SUBMAP_BYTES, SUBMAP_SPAN,
+    ARENA_WORDS, BITMAP_BITS_OFFSET, CHUNK_BITS, COLLECT_3, MIN_THREAD_HEAP_BYTES, PAGE_MAP_BYTES,
+    PURGE_BITMAP, SUBMAP_BYTES, SUBMAP_SPAN,
 };
 use super::layout::{PAGE_3, PAGE_3_4, PageLayout, PageWords, SLICE_BYTES};
+use super::options;
 use super::parts::{Heap, Part, PartKind, RunPurgedArena};
 use crate::radix::{self, Leaf, StaticData, UnclaimedMemory};
 use crate::scan::{
     each_word, each_word_in_steps, is_mapped_memory, is_private_memory, is_resident, read_words,
 };
 use strandline_claims::allocator::Context;
-use strandline_process::host;
 use strandline_process::page_cache::PageCache;
 use strandline_process::pages::{PAGE_BYTES, USER_ADDRESS_END};
 use strandline_process::range::{AddressRange, RangeSet};
@@ -80,22 +80,16 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
         if heap.doubts.is_empty() {
             add_free_memory(context, &arenas, &mut unclaimed, &mut heap);
         }
-        let purges_runs_only = host::has_huge_pages() && large_blocks_share_pages(&heap.parts);
-        let run_purged = arenas.into_iter().filter(|arena| arena.purges_runs_only && purges_runs_only);
-        heap.run_purged_arenas =
-            run_purged.map(|arena| RunPurgedArena { range: arena.range, marks: arena.purge_bits }).collect();
+        let slices_per_run = options::slices_per_run(context, &data);
+        let run_purged =
+            arenas.into_iter().filter(|arena| slices_per_run > 1 && !arena.purge_bits.is_empty());
+        heap.run_purged_arenas = run_purged
+            .map(|arena| RunPurgedArena { range: arena.range, slices_per_run, marks: arena.purge_bits })
+            .collect();
         taken.add(heap.parts.iter().map(Part::range));
         heaps.push(heap);
     }
     heaps
-}
-
-/// Whether large blocks share pages, as from 3.1.6 on; up to 3.1.5, which purges no runs, each has
-/// its own page. True if there are no large blocks.
-fn large_blocks_share_pages(parts: &[Part]) -> bool {
-    let pages = parts.iter().filter_map(Part::page);
-    let large_pages = pages.filter(|page| LARGE_BLOCK_BYTES.contains(&page.block_bytes));
-    large_pages.clone().filter(|page| page.reserved == 1).count() * 2 <= large_pages.count()
 }
 
 /// Returns the words of static data that point to mapped memory.
@@ -266,8 +260,6 @@ struct Arena {
     structures_end: u64,
     /// Slices to purge, one bit each.
     purge_bits: Vec<u8>,
-    /// Whether slices are purged only in runs of `PURGE_RUN_BYTES`.
-    purges_runs_only: bool,
 }
 
 /// Returns the arena at `address`; `None` if no arena begins there.
@@ -301,8 +293,7 @@ fn arena_at(context: &Context<'_>, data: &StaticData<'_>, address: u64) -> Optio
         let read_length = context.memory.read_some(bits_at, &mut purge_bits);
         purge_bits.truncate(read_length);
     }
-    let purges_runs_only = first_bitmap.is_some_and(|index| FIRST_BITMAPS_OF_RUN_PURGING.contains(&index));
-    Some(Arena { range: AddressRange::new(address, end), structures_end, purge_bits, purges_runs_only })
+    Some(Arena { range: AddressRange::new(address, end), structures_end, purge_bits })
 }
 
 impl Arena {
@@ -420,12 +411,8 @@ mod tests {
     #[test]
     fn bits_of_the_target_make_a_bounded_number_of_parts() {
         let range = AddressRange::sized(START, SLICES * SLICE_BYTES);
-        let arena = |bits: u8| Arena {
-            range,
-            structures_end: START,
-            purge_bits: vec![bits; SLICES as usize / 8],
-            purges_runs_only: false,
-        };
+        let arena =
+            |bits: u8| Arena { range, structures_end: START, purge_bits: vec![bits; SLICES as usize / 8] };
         let divided = |bits: u8, max_parts: usize| {
             let mut parts = Vec::new();
             let result = arena(bits).divide(range, &mut parts, max_parts);

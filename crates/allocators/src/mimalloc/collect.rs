@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
 
-use super::arena_layout::PURGE_RUN_BYTES;
+use super::arena_layout::WORD_SLICES;
 use super::layout::{PageWords, SLICE_BYTES};
 use super::parts::{
     ArenaPurge, CollectRules, CollectingThread, Heap, Part, PartKind, RunPurgedArena, SpanPurge,
@@ -24,6 +24,8 @@ use strandline_process::range::{AddressRange, RangeSet};
 const MIN_HEAP_ADDRESS: u64 = 64 << 10;
 /// Maximum blocks of heaps' lists, in case one is damaged: the others count as in use.
 const MAX_DELAYED_BLOCKS: u64 = 1 << 22;
+/// Bytes of the slices whose marks are in one word.
+const WORD_BYTES: u64 = WORD_SLICES * SLICE_BYTES;
 
 /// Blocks that other threads freed, and what a collection can release as a result.
 #[derive(Default)]
@@ -101,8 +103,7 @@ impl Collection {
 
     /// Chooses the thread whose collection releases most, the first of equals.
     fn choose_thread(&mut self, context: &Context<'_>, heap: &Heap) {
-        // The first thread is the main one, if the FS base of that is known.
-        let Some(&main) = context.fs_bases.first() else { return };
+        let main = context.main_fs_base;
         // In a forked child the heaps of other threads are frozen, maybe mid-update: no call is
         // made.
         let live_threads: HashSet<u64> = context.fs_bases.iter().copied().collect();
@@ -126,10 +127,11 @@ impl Collection {
             [true, false].map(|is_main| bytes(&releasable.of_ended_threads(is_main).ranges));
         let bytes_of = |&fs_base: &u64| {
             let own_bytes = releasable.by_thread.get(&fs_base).map_or(0, |memory| bytes(&memory.ranges));
-            own_bytes + if fs_base == main { ended_by_main } else { ended_by_other }
+            own_bytes + if Some(fs_base) == main { ended_by_main } else { ended_by_other }
         };
-        let &fs_base = context.fs_bases.iter().rev().max_by_key(|fs_base| bytes_of(fs_base)).unwrap_or(&main);
-        let thread = CollectingThread { fs_base, is_main: fs_base == main };
+        let most = context.fs_bases.iter().rev().max_by_key(|fs_base| bytes_of(fs_base));
+        let Some(&fs_base) = most else { return };
+        let thread = CollectingThread { fs_base, is_main: Some(fs_base) == main };
         self.chosen_thread = Some(fs_base);
         self.due_milliseconds = releasable.due_milliseconds(thread);
         let is_in_run_purged_arena = |range: &AddressRange| {
@@ -215,16 +217,24 @@ impl RunPurgedArena {
         let mut released_ranges = Vec::new();
         for part in parts.filter(|part| part.is_free() || is_freed(part)) {
             let start = part.start.max(arena_start);
-            let mut run = start - (start - arena_start) % PURGE_RUN_BYTES;
-            while run < part.end {
-                let run_end = run + PURGE_RUN_BYTES;
-                if run_end <= arena_end && is_marked(run, run_end) {
-                    released_ranges.push(part.range().intersection(AddressRange::new(run, run_end)));
+            for run in self.runs(start - (start - arena_start) % WORD_BYTES, part.end.min(arena_end)) {
+                let released = part.range().intersection(run);
+                if run.end <= arena_end && !released.is_empty() && is_marked(run.start, run.end) {
+                    released_ranges.push(released);
                 }
-                run = run_end;
             }
         }
         released_ranges
+    }
+
+    /// Returns the runs from `start`, where a word of marks begins, to `end`.
+    fn runs(&self, start: u64, end: u64) -> impl Iterator<Item = AddressRange> + use<> {
+        let run_bytes = self.slices_per_run * SLICE_BYTES;
+        let runs_per_word = WORD_SLICES.checked_div(self.slices_per_run).unwrap_or(0);
+        let words = (0..).map(move |word| start + word * WORD_BYTES).take_while(move |&word| word < end);
+        words.flat_map(move |word| {
+            (0..runs_per_word).map(move |run| AddressRange::sized(word + run * run_bytes, run_bytes))
+        })
     }
 }
 
@@ -344,6 +354,8 @@ mod tests {
     use strandline_process::map::AddressSpace;
 
     const START: u64 = 0x200_0000_0000;
+    /// Bytes of a run of 32 slices.
+    const RUN_BYTES: u64 = 32 * SLICE_BYTES;
 
     #[test]
     fn runs_go_back_where_each_slice_is_marked() {
@@ -363,17 +375,21 @@ mod tests {
             part(40, 64, PartKind::Free),
         ];
         let heap = Heap { parts, ..Heap::default() };
-        let released = |marks: [u64; 1]| {
+        let released_in_runs = |slices_per_run: u64, marks: [u64; 1]| {
             let marks = marks[0].to_le_bytes().to_vec();
-            let arena = RunPurgedArena { range: AddressRange::sized(START, 64 * SLICE_BYTES), marks };
+            let range = AddressRange::sized(START, 64 * SLICE_BYTES);
+            let arena = RunPurgedArena { range, slices_per_run, marks };
             let released = arena.releasable_runs(&heap, &|part| part.start == START);
             released.iter().map(|range| range.len() / SLICE_BYTES).collect::<Vec<_>>()
         };
+        let released = |marks| released_in_runs(32, marks);
         // The mark of a slice that is in use again stays.
         assert_eq!(released([0xffff_ff00]), [8, 20]);
         assert_eq!(released([0xffff_f000]), Vec::<u64>::new());
         assert_eq!(released([u64::MAX]), [8, 20, 8, 24]);
         assert_eq!(released([0]), Vec::<u64>::new());
+        // Two runs of 24 slices fit into a word.
+        assert_eq!(released_in_runs(24, [u64::MAX]), [8, 12, 16, 8]);
     }
 
     #[test]
@@ -410,24 +426,59 @@ mod tests {
         heap.collect_rules = collection.collect_rules;
         let (space, _) = AddressSpace::parse(b"");
         let all_resident = |range: AddressRange| vec![range];
-        let context = Context { fs_bases: &[1, 2], ..Context::of_image(&Unreadable, &space, &all_resident) };
+        let context = Context {
+            fs_bases: &[1, 2],
+            main_fs_base: Some(1),
+            ..Context::of_image(&Unreadable, &space, &all_resident)
+        };
         collection.choose_thread(&context, &heap);
         assert_eq!(collection.chosen_thread, Some(2));
+    }
+
+    #[test]
+    fn only_the_main_thread_collects_what_ended_threads_left() {
+        let words = PageWords { structure: START, ..PageWords::default() };
+        let part = Part {
+            start: START,
+            end: START + SLICE_BYTES,
+            kind: PartKind::Page(words),
+            release_unit: Some(START),
+            thread: None,
+        };
+        let heap = Heap {
+            parts: vec![part],
+            collect_rules: CollectRules { frees_ended: true, ..CollectRules::default() },
+            ..Heap::default()
+        };
+        let (space, _) = AddressSpace::parse(b"");
+        let all_resident = |range: AddressRange| vec![range];
+        // The main thread may be any of those whose FS base is known, or none of them.
+        for (main_fs_base, chosen, releasable) in
+            [(Some(1), 1, SLICE_BYTES), (Some(2), 2, SLICE_BYTES), (None, 1, 0)]
+        {
+            let mut collection = Collection::new(&[START], &[]);
+            collection.collect_rules = heap.collect_rules;
+            collection.dead_units.insert(START);
+            let image = Context::of_image(&Unreadable, &space, &all_resident);
+            collection.choose_thread(&Context { fs_bases: &[1, 2], main_fs_base, ..image }, &heap);
+            assert_eq!(collection.chosen_thread, Some(chosen));
+            assert_eq!(collection.releasable.bytes(), releasable);
+        }
     }
 
     #[test]
     fn what_is_before_an_arena_is_not_released_with_it() {
         let range = AddressRange::sized(START, 64 * SLICE_BYTES);
         let part = Part {
-            start: START - 2 * PURGE_RUN_BYTES,
+            start: START - 2 * RUN_BYTES,
             end: range.end,
             kind: PartKind::PurgePending,
             release_unit: None,
             thread: None,
         };
         let heap = Heap { parts: vec![part], ..Heap::default() };
-        let arena = RunPurgedArena { range, marks: vec![0xff; 8] };
-        let runs = [0, PURGE_RUN_BYTES].map(|offset| AddressRange::sized(START + offset, PURGE_RUN_BYTES));
+        let arena = RunPurgedArena { range, slices_per_run: 32, marks: vec![0xff; 8] };
+        let runs = [0, RUN_BYTES].map(|offset| AddressRange::sized(START + offset, RUN_BYTES));
         assert_eq!(arena.releasable_runs(&heap, &|_| false), runs);
     }
 }

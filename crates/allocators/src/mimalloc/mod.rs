@@ -9,6 +9,7 @@ mod arenas;
 mod claims;
 mod collect;
 mod layout;
+mod options;
 mod parts;
 mod rows;
 mod segment;
@@ -19,9 +20,10 @@ mod spans;
 mod visits;
 
 use self::claims::Counts;
-use self::parts::{CollectRules, Heap, Part, UnreadHeaps};
+use self::parts::{CollectRules, Heap, Part, UnreadHeaps, UnreadSegments};
+use self::segment_layout::LATER_HEAP_BYTES;
 use crate::parallel::Claimed;
-use crate::scan::{is_mapped_memory, is_unclaimed};
+use crate::scan::{is_mapped_memory, is_unclaimed, read_words};
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{
     self, Argument, CallPlan, Context, FoundAllocator, Function, RangeClaim, Reading, Readings, read_each,
@@ -109,6 +111,7 @@ impl FoundAllocator for Mimalloc {
         let readings = read_each(context, heaps, |heap, taken| {
             let mut reading = read(context, heap, taken);
             reading.caveats.extend(heap.unread_heaps.map(unread_heaps_caveat));
+            reading.caveats.extend(heap.unread_segments.map(unread_segments_caveat));
             reading
         });
         Ok((readings, caveat.into_iter().collect()))
@@ -167,7 +170,8 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
         libc_code: None,
         doubt: doubts.call_hazard(),
     });
-    reading.allocator = facts(heap, &counts, thread_data.bytes(), doubts.is_empty());
+    let is_complete = doubts.is_empty() && heap.unread_segments.is_none();
+    reading.allocator = facts(heap, &counts, thread_data.bytes(), is_complete);
     reading.refined = std::mem::take(&mut counts.matched);
     reading.bytes_read = heap.bytes_read + counts.bytes_read + collection.bytes_read;
     doubts.add_caveats(&mut reading.caveats, &ABOUT, "segments and pages", &heap.name);
@@ -184,6 +188,18 @@ fn unread_heaps_caveat(unread_heaps: UnreadHeaps) -> Caveat {
         counted(count as u64, "more mimalloc")
     );
     Caveat::new("mimalloc_left_out", format!("{first_segment:#x}"), resident_bytes, text)
+}
+
+/// Returns the caveat on segments that are not read.
+fn unread_segments_caveat(unread_segments: UnreadSegments) -> Caveat {
+    let text = "mimalloc has more segments than strandline reads: the memory of the others counts as anonymous, and no \
+                collection is predicted";
+    Caveat::new(
+        "mimalloc_left_out",
+        format!("{:#x}", unread_segments.first),
+        unread_segments.resident_bytes,
+        text,
+    )
 }
 
 /// Returns a reading without claims, for a heap of a build that encodes its lists; `bytes_read` of
@@ -204,8 +220,13 @@ fn encoded_reading(heap: &Heap, bytes_read: u64) -> Reading {
 /// Returns the ranges of threads' own data, which begin with `thread_heaps`, outside `taken`.
 fn thread_data(context: &Context<'_>, heap: &Heap, thread_heaps: &[u64], taken: &RangeSet) -> RangeSet {
     let Some(bytes) = heap.thread_data_bytes else { return RangeSet::default() };
+    let bytes_from = |thread_heap: u64| {
+        let heap_bytes = read_words(context, thread_heap).map(|[tld]| tld.wrapping_sub(thread_heap));
+        let is_later = heap_bytes.is_some_and(|bytes| LATER_HEAP_BYTES.contains(&bytes));
+        heap.later_thread_data_bytes.filter(|_| is_later).unwrap_or(bytes)
+    };
     let unclaimed_ranges = thread_heaps.iter().filter_map(|&thread_heap| {
-        let range = AddressRange::sized(thread_heap, bytes).widened_to_pages();
+        let range = AddressRange::sized(thread_heap, bytes_from(thread_heap)).widened_to_pages();
         let range = context.space.find(range.start)?.range().intersection(range);
         is_unclaimed(context, taken, range).then_some(range)
     });

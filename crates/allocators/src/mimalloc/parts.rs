@@ -128,6 +128,8 @@ pub struct Heap {
     /// Minimum bytes of the structure that begins with a thread's heap; `None` if no such structure
     /// is taken from the kernel.
     pub thread_data_bytes: Option<u64>,
+    /// The same for heaps of later releases with the same layout, if there are any.
+    pub later_thread_data_bytes: Option<u64>,
     /// When it was read, by mimalloc's clock.
     pub read_at_milliseconds: u64,
     /// State of the free slices of segments, by the start of the segment.
@@ -138,10 +140,21 @@ pub struct Heap {
     pub run_purged_arenas: Vec<RunPurgedArena>,
     /// Further mimallocs, which are not read, if there are any.
     pub unread_heaps: Option<UnreadHeaps>,
+    /// Its segments that are not read, if there are any.
+    pub unread_segments: Option<UnreadSegments>,
     /// Invalid structures, and where the deadline passed.
     pub doubts: ReadProblems,
     /// Bytes read from the target.
     pub bytes_read: u64,
+}
+
+/// Segments that are not read, because a real process hardly has that many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnreadSegments {
+    /// Start of the first one.
+    pub first: u64,
+    /// Resident bytes of all of them; `None` if there was no time to find all.
+    pub resident_bytes: Option<u64>,
 }
 
 /// Mimallocs that are not read, because a real process does not have that many.
@@ -159,6 +172,8 @@ pub struct UnreadHeaps {
 pub struct RunPurgedArena {
     /// Its addresses.
     pub range: AddressRange,
+    /// Number of slices in a run.
+    pub slices_per_run: u64,
     /// Its marks, one bit per slice. A slice that is in use again keeps its mark.
     pub marks: Vec<u8>,
 }

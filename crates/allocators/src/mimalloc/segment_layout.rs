@@ -29,6 +29,9 @@ pub struct SegmentLayout {
     /// Minimum bytes of `mi_thread_data_t`, which begins with a thread's heap (`init.c`); `None` if
     /// CPython keeps it in its thread states.
     pub thread_data_bytes: Option<u64>,
+    /// The same in later releases with this layout, whose heaps are larger
+    /// ([`LATER_HEAP_BYTES`]), if there are any.
+    pub later_thread_data_bytes: Option<u64>,
     /// `segment_size`, if only that distinguishes the layout from another one.
     pub size: Option<usize>,
     /// Offsets of the masks of free slices.
@@ -179,8 +182,9 @@ const SEGMENT_1_6: SegmentLayout = SegmentLayout {
     page: &PAGE_1,
     delayed_free: 2840,
     collect_rules: None,
-    // 3728 to 3920 bytes up to 1.8.9, at least 7424 from 1.9.2 on.
+    // 3728 to 3920 bytes up to 1.8.9.
     thread_data_bytes: Some(3728),
+    later_thread_data_bytes: None,
     size: None,
     masks: None,
 };
@@ -209,6 +213,8 @@ const SEGMENT_1_8_9: SegmentLayout = SegmentLayout {
     thread_id: 136,
     used: 88,
     division: PAGES_1_8_9,
+    // 7408 to 7432 bytes from 1.9.2 on, with more statistics.
+    later_thread_data_bytes: Some(7408),
     ..SEGMENT_1_8_4
 };
 const SEGMENT_2_0_3: SegmentLayout = SegmentLayout {
@@ -221,8 +227,9 @@ const SEGMENT_2_0_3: SegmentLayout = SegmentLayout {
     page: &PAGE_2,
     delayed_free: 2840,
     collect_rules: Some(COLLECT_2_0_3),
-    // 4592 to 4744 bytes up to 2.1.9, at least 8232 from 2.2.2 on.
+    // 4592 to 4744 bytes up to 2.1.9.
     thread_data_bytes: Some(4592),
+    later_thread_data_bytes: None,
     size: None,
     masks: Some(MASKS_2_0_3),
 };
@@ -269,6 +276,8 @@ const SEGMENT_2_1_9: SegmentLayout = SegmentLayout {
     used: 216,
     division: SLICES_2_1_9,
     masks: Some(MASKS_2_1_9),
+    // 8216 to 8240 bytes from 2.2.2 on, with more statistics.
+    later_thread_data_bytes: Some(8216),
     ..SEGMENT_2_1_4
 };
 /// CPython's own 2.5.2 without a global lock; with one it has the layout of 2.1.9 to 2.4.
@@ -277,6 +286,7 @@ const SEGMENT_CPYTHON_2_5: SegmentLayout = SegmentLayout {
     page: &PAGE_CPYTHON_2_5,
     collect_rules: None,
     thread_data_bytes: None,
+    later_thread_data_bytes: None,
     masks: None,
     ..SEGMENT_2_1_9
 };
@@ -297,6 +307,10 @@ pub static SEGMENTS: [SegmentLayout; 12] = [
     SEGMENT_1_6,
 ];
 
+/// Bytes of a thread's heap (`struct mi_heap_s`) from 1.9.2 and 2.2.2 on, and from 1.9.8 and 2.3.0
+/// on; 3064 in earlier releases with these layouts. The thread's other data (`mi_tld_t`), to which
+/// its first word points, follows it.
+pub const LATER_HEAP_BYTES: [u64; 2] = [3080, 3088];
 /// Bytes read of a segment to recognise it, up to its first two pages.
 pub const HEADER_BYTES: usize = 640;
 /// Alignment of all segments.

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::layout::FirstBlock;
-use super::parts::{ArenaPurge, Heap, Part, PartKind, UnreadHeaps};
+use super::parts::{ArenaPurge, CollectRules, Heap, Part, PartKind, UnreadHeaps, UnreadSegments};
 use super::segment::{Candidate, Structures, may_be_segment, segment_bytes};
 use super::segment_layout::{ALIGNMENT, HEADER_BYTES, SEGMENTS, SegmentLayout};
 use crate::radix::UnclaimedMemory;
@@ -17,7 +17,8 @@ use strandline_process::memory::word_at;
 use strandline_process::modules;
 use strandline_process::range::{AddressRange, RangeSet};
 
-/// Maximum candidates for segments: 1 TiB of the smallest. Memory of later ones is not read.
+/// Maximum candidates for segments that are read: 1 TiB of the smallest. Of later ones only the
+/// resident bytes are counted, for a caveat.
 const MAX_SEGMENTS: usize = 1 << 18;
 /// Bytes searched for keys, per mapping of static data.
 const MAX_DATA_BYTES: u64 = 64 << 20;
@@ -44,7 +45,11 @@ struct Votes {
 
 /// Finds all heaps of a process outside `taken` (claimed by others).
 pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
-    let mut candidates = candidates(context);
+    let mut candidates = Vec::new();
+    let next_address = each_candidate(context, 0, &mut |candidate| {
+        candidates.push(candidate);
+        candidates.len() < MAX_SEGMENTS
+    });
     if candidates.is_empty() {
         return Vec::new();
     }
@@ -80,8 +85,14 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
             let segments = segments.filter(|candidate| candidate.layout == layout);
             let mut unclaimed = UnclaimedMemory::new(context, &taken);
             add_segments(context, segments, &mut unclaimed, &mut heap);
+            let read_end = heap.parts.last().map_or(0, |part| part.end);
+            heap.unread_segments =
+                next_address.and_then(|next| unread_segments(context, next.max(read_end), key, layout));
+            if heap.unread_segments.is_some() {
+                heap.collect_rules = CollectRules::default();
+            }
             // Unread memory may be in use; with several heaps, the owner of a gap is unknown.
-            if heap.doubts.is_empty() && is_only {
+            if heap.doubts.is_empty() && heap.unread_segments.is_none() && is_only {
                 add_gaps(context, &mut heap, layout.bytes, &mut unclaimed);
             }
             taken.add(heap.parts.iter().map(Part::range));
@@ -105,6 +116,7 @@ fn heap_without_parts(layout: &SegmentLayout, object: &Object) -> Heap {
         collect_rules: layout.collect_rules.unwrap_or_default(),
         has_offsets: layout.page.start == FirstBlock::Offset,
         thread_data_bytes: layout.thread_data_bytes,
+        later_thread_data_bytes: layout.later_thread_data_bytes,
         read_at_milliseconds: host::monotonic_milliseconds(),
         ..Heap::default()
     }
@@ -238,28 +250,59 @@ fn add_gaps(context: &Context<'_>, heap: &mut Heap, block_bytes: u64, unclaimed:
     heap.parts.sort_unstable_by_key(|part| part.start);
 }
 
-/// Returns the possible segments, in address order.
-fn candidates(context: &Context<'_>) -> Vec<Candidate> {
-    let mut candidates = Vec::new();
+/// Calls `take` with each possible segment from the address `from` on, in address order, until it
+/// returns false. Returns the address to continue at; `None` if there are no more.
+fn each_candidate(context: &Context<'_>, from: u64, take: &mut dyn FnMut(Candidate) -> bool) -> Option<u64> {
     for mapping in context.space.mappings().iter().filter(|mapping| is_mapped_memory(mapping)) {
+        if mapping.end <= from {
+            continue;
+        }
         for run in context.resident_runs(mapping.range()) {
-            let mut at = run.start.next_multiple_of(ALIGNMENT);
-            while at < run.end && candidates.len() < MAX_SEGMENTS && !context.deadline_passed() {
+            let mut at = run.start.max(from).next_multiple_of(ALIGNMENT);
+            while at < run.end && !context.deadline_passed() {
                 let mut bytes = [0; HEADER_BYTES];
+                let mut takes_more = true;
                 if context.memory.read(at, &mut bytes).is_ok() {
                     let possible = SEGMENTS.iter().enumerate().filter(|(_, layout)| {
                         at.is_multiple_of(layout.bytes) && may_be_segment(layout, &bytes)
                     });
-                    candidates.extend(possible.filter_map(|(layout_index, layout)| {
-                        let key = word_at(&bytes, layout.cookie)? ^ at;
-                        (key != 0).then_some(Candidate { start: at, layout, layout_index, key })
-                    }));
+                    for (layout_index, layout) in possible {
+                        let key = word_at(&bytes, layout.cookie).unwrap_or(at) ^ at;
+                        takes_more = (key == 0 || take(Candidate { start: at, layout, layout_index, key }))
+                            && takes_more;
+                    }
                 }
                 at += ALIGNMENT;
+                if !takes_more {
+                    return Some(at);
+                }
             }
         }
     }
-    candidates
+    None
+}
+
+/// Counts the segments with this key and layout from the address `from` on; `None` if there are
+/// none.
+fn unread_segments(
+    context: &Context<'_>,
+    from: u64,
+    key: u64,
+    layout: &SegmentLayout,
+) -> Option<UnreadSegments> {
+    let (mut first, mut end, mut resident_bytes) = (None, 0, 0_u64);
+    each_candidate(context, from, &mut |candidate| {
+        // A header inside a segment is one of a former segment.
+        if candidate.key == key && candidate.layout == layout && candidate.start >= end {
+            let segment = mapped_segment(context, &candidate);
+            first.get_or_insert(candidate.start);
+            end = segment.end;
+            resident_bytes = resident_bytes.saturating_add(context.resident_bytes(segment));
+        }
+        true
+    });
+    let resident_bytes = (!context.deadline_passed()).then_some(resident_bytes);
+    first.map(|first| UnreadSegments { first, resident_bytes })
 }
 
 /// A program or library.
@@ -356,4 +399,67 @@ fn add_segment(
         heap.doubts.note_damage(candidate.start, 0);
     }
     (context.progress)(end - candidate.start);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strandline_process::map::AddressSpace;
+    use strandline_process::memory::Memory;
+
+    const START: u64 = 2 << 40;
+    const DATA: u64 = 0x7f51_4000_0000;
+    const KEY: u64 = 0x1357_9bdf_0246_8ace;
+    const RESIDENT_BYTES: u64 = 4096;
+
+    /// Segments of 1.9 that were freed, without a gap; and the key at the start of static data.
+    struct Segments;
+
+    impl Memory for Segments {
+        fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+            let segment = address - address % ALIGNMENT;
+            let is_data = address >= DATA;
+            // Its size, capacity, own bytes, cookie and size of pages.
+            let of_segment = [(32, ALIGNMENT), (96, 64), (104, 8 << 10), (112, segment ^ KEY), (144, 16)];
+            let words: &[(u64, u64)] = if is_data { &[(0, KEY)] } else { &of_segment };
+            buffer.fill(0);
+            for (offset, word) in words {
+                for (byte, at) in word.to_le_bytes().into_iter().zip(segment + offset..) {
+                    let index = at.checked_sub(address).map(|index| index as usize);
+                    if let Some(slot) = index.and_then(|index| buffer.get_mut(index)) {
+                        *slot = byte;
+                    }
+                }
+            }
+            buffer.len()
+        }
+    }
+
+    #[test]
+    fn segments_beyond_the_bound_are_counted_and_their_memory_is_not_free() {
+        let unread = 3;
+        let end = START + (MAX_SEGMENTS as u64 + unread) * ALIGNMENT;
+        let maps = format!(
+            "{START:x}-{end:x} rw-p 00000000 00:00 0\n{DATA:x}-{:x} rw-p 00080000 08:01 79 /usr/lib/libmimalloc.so.1\n",
+            DATA + RESIDENT_BYTES
+        );
+        let (space, _) = AddressSpace::parse(maps.as_bytes());
+        let first_pages = |range: AddressRange| -> Vec<AddressRange> {
+            let mut runs = Vec::new();
+            let mut at = range.start - range.start % ALIGNMENT;
+            while at < range.end {
+                runs.push(AddressRange::sized(at, RESIDENT_BYTES).intersection(range));
+                at += ALIGNMENT;
+            }
+            runs.retain(|run| !run.is_empty());
+            runs
+        };
+        let heaps = find(&Context::of_image(&Segments, &space, &first_pages), &RangeSet::default());
+        let [heap] = heaps.as_slice() else { panic!("{} heaps", heaps.len()) };
+        let first = end - unread * ALIGNMENT;
+        let resident_bytes = Some(unread * RESIDENT_BYTES);
+        assert_eq!(heap.unread_segments, Some(UnreadSegments { first, resident_bytes }));
+        assert_eq!(heap.parts.last().map(|part| part.end), Some(first));
+        assert_eq!(heap.collect_rules, CollectRules::default());
+    }
 }

@@ -269,8 +269,8 @@ pub struct Releasable {
 }
 
 impl Releasable {
-    /// Simulates a collection by each thread, including `main`.
-    pub fn new(heap: &Heap, collection: &Collection, main: u64) -> Self {
+    /// Simulates a collection by each thread, including `main`, if that is among them.
+    pub fn new(heap: &Heap, collection: &Collection, main: Option<u64>) -> Self {
         let mut segments = segments(heap);
         // If only the main thread has arenas purged, a segment freed by another waits from then on.
         let by_any_thread = heap.collect_rules.arena_purge != ArenaPurge::MainThread;
@@ -291,7 +291,7 @@ impl Releasable {
             }
             if collection.is_dead(page) {
                 segment.free_page(page);
-                let waits = !by_any_thread && thread != main;
+                let waits = !by_any_thread && Some(thread) != main;
                 if let Some(freed) = segment.freed_range().filter(|_| waits) {
                     released.first_freed_segments.entry(thread).or_insert(freed);
                 }
@@ -300,7 +300,7 @@ impl Releasable {
         for segment in segments.values() {
             let Some(thread) = segment.thread else { continue };
             let memory = released.by_thread.entry(thread).or_default();
-            memory.add(segment, by_any_thread || thread == main);
+            memory.add(segment, by_any_thread || Some(thread) == main);
         }
         released
     }
@@ -420,7 +420,7 @@ mod tests {
 
     fn released(span_purge: SpanPurge, thread: Option<u64>, is_last: bool) -> RangeSet {
         let (heap, collection) = heap(span_purge, thread, is_last);
-        Releasable::new(&heap, &collection, MAIN.fs_base).releasable_by(MAIN).collect()
+        Releasable::new(&heap, &collection, LIVE).releasable_by(MAIN).collect()
     }
 
     #[test]
@@ -437,7 +437,7 @@ mod tests {
     fn main_thread_collects_segments_of_ended_threads() {
         assert_eq!(*released(SpanPurge::AtVisits, None, false), [slices(2, 5)]);
         let (heap, collection) = heap(SpanPurge::Kept, None, true);
-        let all = Releasable::new(&heap, &collection, MAIN.fs_base);
+        let all = Releasable::new(&heap, &collection, LIVE);
         // Another thread releases its scheduled slices; the main thread keeps them.
         assert_eq!(all.releasable_by(OTHER).collect::<Vec<_>>(), [slices(2, 3), slices(3, 4), slices(4, 5)]);
         assert_eq!(all.releasable_by(MAIN).count(), 0);
@@ -450,11 +450,11 @@ mod tests {
             scheduled.committed_slices = Mask::new([1 << 2].into_iter());
         }
         assert_eq!(
-            Releasable::new(&heap, &collection, MAIN.fs_base).releasable_by(MAIN).collect::<Vec<_>>(),
+            Releasable::new(&heap, &collection, LIVE).releasable_by(MAIN).collect::<Vec<_>>(),
             [slices(2, 3)]
         );
         heap.purge_schedules.values_mut().for_each(|scheduled| scheduled.is_allowed = false);
-        assert_eq!(Releasable::new(&heap, &collection, MAIN.fs_base).releasable_by(MAIN).count(), 0);
+        assert_eq!(Releasable::new(&heap, &collection, LIVE).releasable_by(MAIN).count(), 0);
     }
 
     #[test]
@@ -465,7 +465,7 @@ mod tests {
                 scheduled.committed_slices = Mask::new([committed].into_iter());
                 scheduled.due_milliseconds = 7;
             }
-            let released = Releasable::new(&heap, &collection, MAIN.fs_base);
+            let released = Releasable::new(&heap, &collection, LIVE);
             assert_eq!(released.due_milliseconds(MAIN), due_milliseconds);
         }
     }

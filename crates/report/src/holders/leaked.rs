@@ -90,6 +90,8 @@ pub fn leaked_rows(facts: &Holders, top: usize) -> Vec<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
+    use strandline_inspect::facts::Caveat;
+
     use strandline_inspect::holders::facts::Sum;
 
     use super::*;
@@ -132,6 +134,8 @@ mod tests {
         let rows: Vec<String> = leaked_rows(&facts, 2).into_iter().map(|row| row.join(" ")).collect();
         let first_row = "blocks of 1,208 bytes 400,000 461 MiB 462 MiB";
         assert_eq!(rows, [first_row, "blocks of 360,432 bytes 1 352 KiB 352 KiB", "others   1.59 KiB"]);
+        facts.caveats.push(Caveat::new(UNREAD_RUNTIME, "chez", None, ""));
+        assert!(text(&facts).ends_with("45,000; chez, which is not read, may still refer to them"));
         // A document may say nothing about the types.
         facts.unreachable = Some(leaked(&[]));
         assert!(leaked_rows(&facts, 2).is_empty() && !text(&facts).contains("others"));

@@ -106,8 +106,10 @@ impl FrozenState {
         let done = AtomicU64::new(0);
         let progress = |bytes: u64| read_plan.options.advance("reading the heap", &done, bytes, total);
         // A thread without thread-local storage has none.
-        let fs_bases = self.threads().iter().map(|thread| thread.fs_base).filter(|&base| base != 0);
-        let fs_bases: Vec<u64> = fs_bases.collect();
+        let with_storage = self.threads().iter().filter(|thread| thread.fs_base != 0);
+        let fs_bases: Vec<u64> = with_storage.clone().map(|thread| thread.fs_base).collect();
+        let mut main_threads = with_storage.filter(|thread| thread.tid == process.pid());
+        let main_fs_base = main_threads.next().map(|thread| thread.fs_base);
         let stacks: Vec<_> = self.stacks.iter().map(Stack::range).collect();
         let mut claimed = pass.claimed;
         let locked = self.mappings_with(|entry| entry.flags.is_locked());
@@ -124,6 +126,7 @@ impl FrozenState {
                 space: &self.address_space,
                 resident: &resident,
                 fs_bases: &fs_bases,
+                main_fs_base,
                 stacks: &stacks,
                 claimed_ranges: &claimed,
                 start_brk: self.start_brk,

@@ -1,0 +1,121 @@
+//! mimalloc's table of options (3.x; `src/options.c`, `mi_options`), in the static data of the
+//! program or library that contains it. No symbol is needed: each entry holds its own index.
+
+use super::arena_layout::WORD_SLICES;
+use super::layout::SLICE_BYTES;
+use crate::radix::StaticData;
+use crate::scan::each_word;
+use strandline_claims::allocator::Context;
+use strandline_process::host;
+use strandline_process::memory::word_at;
+
+/// Bytes of an entry (3.0.2 to 3.4.3, `internal.h`, `struct mi_option_desc_s`): its value, its
+/// state and index, and two names.
+const ENTRY_BYTES: usize = 32;
+/// Offset of the state (`init`), of 32 bits; the index (`option`) is the upper half of its word.
+const STATE: usize = 8;
+/// Maximum state (`MI_OPTION_INITIALIZED`).
+const MAX_STATE: u64 = 2;
+/// Maximum entries read; 3.4.3 has 47.
+const MAX_ENTRIES: usize = 64;
+/// Minimum entries of a table; 3.0.2 has 42.
+const MIN_ENTRIES: usize = 42;
+
+/// Index of `allow_thp` (`mimalloc.h`, `enum mi_option_e`, from 3.1.6 on).
+const ALLOW_THP: usize = 43;
+/// Index of `minimal_purge_size`, in KiB.
+const MINIMAL_PURGE_KIB: usize = 44;
+/// Number of options from 3.3.2 on (`arena_is_numa_local` is new). These purge runs as large as a
+/// huge page only where `allow_thp` is 2, older ones where it is not 0
+/// (`os.c`, `_mi_os_minimal_purge_size`).
+const COUNT_FROM_3_3_2: usize = 47;
+/// Slices of a huge page of 2 MiB (`MI_UNIX_LARGE_PAGE_SIZE`).
+const HUGE_PAGE_SLICES: u64 = 32;
+
+/// Returns the number of slices in a run that a purge releases only as a whole; 1 if it releases
+/// each slice by itself. A table that cannot be read counts as that of 3.3.1, whose collections
+/// release least.
+pub fn slices_per_run(context: &Context<'_>, data: &StaticData<'_>) -> u64 {
+    let has_huge_pages = host::has_huge_pages();
+    match values(context, data) {
+        Some(values) => slices_per_run_with(&values, has_huge_pages),
+        None if has_huge_pages => HUGE_PAGE_SLICES,
+        None => 1,
+    }
+}
+
+/// Returns the number of slices in a run, given the values of all options.
+fn slices_per_run_with(values: &[i64], has_huge_pages: bool) -> u64 {
+    // Up to 3.1.5 there are no such options, and each slice is purged by itself.
+    let (Some(&allow_thp), Some(&minimal_kib)) = (values.get(ALLOW_THP), values.get(MINIMAL_PURGE_KIB))
+    else {
+        return 1;
+    };
+    let purges_huge_pages = if values.len() >= COUNT_FROM_3_3_2 { allow_thp == 2 } else { allow_thp != 0 };
+    match u64::try_from(minimal_kib) {
+        Ok(kib @ 1..) => kib.div_ceil(SLICE_BYTES >> 10).min(WORD_SLICES),
+        _ if purges_huge_pages && has_huge_pages => HUGE_PAGE_SLICES,
+        _ => 1,
+    }
+}
+
+/// Returns the values of all options, by index; `None` if no table can be read.
+fn values(context: &Context<'_>, data: &StaticData<'_>) -> Option<Vec<i64>> {
+    let mut values = None;
+    // The last entry that every table has: small indexes are common words.
+    let last = MIN_ENTRIES as u64 - 1;
+    each_word(context, data.range, &mut |at, word| {
+        if word >> 32 == last && word & u64::from(u32::MAX) <= MAX_STATE {
+            let table = at.checked_sub(STATE as u64 + last * ENTRY_BYTES as u64);
+            values = table.and_then(|table| values_at(context, table));
+        }
+        values.is_none()
+    });
+    values
+}
+
+/// Returns the values of the options in the table at `table`; `None` if no table is there.
+fn values_at(context: &Context<'_>, table: u64) -> Option<Vec<i64>> {
+    let mut bytes = [0; MAX_ENTRIES * ENTRY_BYTES];
+    let length = context.memory.read_some(table, &mut bytes);
+    let entries = bytes.get(..length)?.chunks_exact(ENTRY_BYTES).zip(0..);
+    let values = entries.map_while(|(entry, index)| {
+        let state = word_at(entry, STATE)?.checked_sub(index << 32)?;
+        (state <= MAX_STATE).then_some(word_at(entry, 0)?.cast_signed())
+    });
+    let values: Vec<i64> = values.collect();
+    (values.len() >= MIN_ENTRIES).then_some(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The values of `count` options, with these two among them.
+    fn options(count: usize, allow_thp: i64, minimal_kib: i64) -> Vec<i64> {
+        let mut values = vec![7; count];
+        for (index, value) in [(ALLOW_THP, allow_thp), (MINIMAL_PURGE_KIB, minimal_kib)] {
+            if let Some(slot) = values.get_mut(index) {
+                *slot = value;
+            }
+        }
+        values
+    }
+
+    #[test]
+    fn runs_depend_on_release_and_options() {
+        let slices = |count, allow_thp, minimal_kib| {
+            [true, false].map(|huge| slices_per_run_with(&options(count, allow_thp, minimal_kib), huge))
+        };
+        // 3.1.5; 3.1.6 and 3.2.6; 3.2.7 to 3.3.1; 3.3.2 and later.
+        assert_eq!(slices(43, 1, 0), [1, 1]);
+        assert_eq!(slices(45, 1, 0), [32, 1]);
+        assert_eq!(slices(46, 1, 0), [32, 1]);
+        assert_eq!(slices(47, 1, 0), [1, 1]);
+        assert_eq!(slices(46, 0, 0), [1, 1]);
+        assert_eq!(slices(47, 2, 0), [32, 1]);
+        assert_eq!(slices(47, 1, 200), [4, 4]);
+        assert_eq!(slices(46, 1, i64::MAX), [64, 64]);
+        assert_eq!(slices(46, 1, -1), [32, 1]);
+    }
+}
