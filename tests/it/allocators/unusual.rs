@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::support::mallinfo::same;
+use crate::support::subject::number;
 use crate::support::{
     Folder, Libc, Outcome, Result, Subject, copy_program, here, skipped, strandline, subject,
 };
@@ -125,5 +126,21 @@ fn settings_that_a_program_ignores_are_not_proposed() -> Outcome {
         return Ok(());
     }
     assert!(!proposes(&secure, "jemalloc")?, "the loader ignores LD_PRELOAD there");
+    Ok(())
+}
+
+/// Thread-local storage of the program is between a thread's FS base and libc's pointer to the
+/// cache: 40 KiB of it do not hide the caches.
+#[test]
+fn caches_behind_large_thread_local_storage_are_found() -> Outcome {
+    let subject = Subject::start("large_storage", &["20"])?;
+    let document = strandline::explain(subject.pid())?;
+    let cached_bytes = subject.number("cached_bytes")?;
+    let glibcs = strandline::glibcs(&document);
+    let arenas = glibcs.iter().filter_map(|glibc| glibc["arenas"].as_array()).flatten();
+    let found_bytes: u64 = arenas.filter_map(|arena| arena["tcache_bytes"].as_u64()).sum();
+    assert_eq!(found_bytes, cached_bytes, "bytes in caches");
+    let holders = strandline::complete(|| strandline::json(&["holders", "--json", &subject.pid_text()]))?;
+    assert_eq!(number(&holders["unreachable"], "blocks")?, 0, "leaked blocks");
     Ok(())
 }

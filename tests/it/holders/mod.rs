@@ -2,6 +2,7 @@
 
 mod blocks;
 mod joined;
+mod kernel;
 mod large;
 mod names;
 mod rust;

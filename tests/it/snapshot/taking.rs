@@ -197,6 +197,15 @@ fn the_process_survives_a_snapshot_killed_at_any_instant() -> Outcome {
     check_survives_kills(Subject::start("parent", &[])?, repetitions(40, 1000))
 }
 
+/// glibc's sigaction(2) leaves the address that handlers return to on the stack: such a thread is
+/// in no handler.
+#[test]
+fn an_old_address_of_a_return_does_not_prevent_a_snapshot() -> Outcome {
+    let subject = Subject::start("stale_return", &[])?;
+    subject.at_rest()?;
+    read_snapshot(&subject.pid_text()).map(drop)
+}
+
 #[test]
 fn a_signal_that_ends_strandline_ends_its_snapshot_first() -> Outcome {
     if !has(here!(), "perl") {

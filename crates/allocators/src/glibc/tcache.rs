@@ -14,10 +14,25 @@ use strandline_claims::allocator::Context;
 use strandline_process::memory::{half_word_at, word_at, words_in};
 use strandline_process::range::AddressRange;
 
-/// Bytes searched below the FS base.
-const TLS_BYTES: u64 = 4096;
+/// What is searched below the FS base. Thread-local storage of the program and of libraries that
+/// were loaded before libc is between it and the pointer.
+const SEARCHES: [Search; 2] = [
+    Search { storage_bytes: 4 << 10, max_threads: usize::MAX },
+    // Rarely needed, and below a thread's storage is its stack: the first threads, of which one is
+    // the main thread, show the distance.
+    Search { storage_bytes: 128 << 10, max_threads: 64 },
+];
 /// Maximum bytes by which a release rounds the structure up: to a cache line.
 const MAX_ROUNDING_BYTES: u64 = 64 - layout::ALIGNMENT;
+
+/// A search for the pointer to the cache.
+#[derive(Clone, Copy)]
+struct Search {
+    /// Bytes below the FS base.
+    storage_bytes: u64,
+    /// Number of threads that vote.
+    max_threads: usize,
+}
 
 /// The caches of all threads.
 #[derive(Clone, Debug, Default)]
@@ -43,17 +58,29 @@ struct Votes {
 /// Finds the caches of the context's threads, until the deadline. `has_large_bins` is true if the
 /// parameters are those of glibc 2.42 and later.
 pub fn find(context: &Context<'_>, ranges: &Ranges<'_>, has_large_bins: bool) -> Caches {
-    if has_large_bins {
-        return caches_of_layout(context, ranges, &layout::LARGE_THREAD_CACHE);
+    let mut caches = Caches::default();
+    for search in SEARCHES {
+        caches = caches_within(context, ranges, has_large_bins, search);
+        if !caches.structures.is_empty() || context.deadline_passed() {
+            break;
+        }
     }
-    let caches = caches_of_layout(context, ranges, &layout::THREAD_CACHE);
+    caches
+}
+
+/// Finds the caches whose pointers are within the searched storage.
+fn caches_within(context: &Context<'_>, ranges: &Ranges<'_>, has_large_bins: bool, search: Search) -> Caches {
+    if has_large_bins {
+        return caches_of_layout(context, ranges, &layout::LARGE_THREAD_CACHE, search);
+    }
+    let caches = caches_of_layout(context, ranges, &layout::THREAD_CACHE, search);
     if !caches.structures.is_empty() {
         return caches;
     }
     // The first 2.42 has large bins with the parameters of 2.41. But another program has no caches
     // either whose thread-local storage is larger than what is searched, and may point there to a
     // structure of that length: only counts of free slots show a cache.
-    let large_caches = caches_of_layout(context, ranges, &layout::LARGE_THREAD_CACHE_ALONE);
+    let large_caches = caches_of_layout(context, ranges, &layout::LARGE_THREAD_CACHE_ALONE, search);
     if large_caches.lists.is_empty() { caches } else { large_caches }
 }
 
@@ -62,12 +89,13 @@ fn caches_of_layout(
     context: &Context<'_>,
     ranges: &Ranges<'_>,
     cache_layout: &layout::ThreadCacheLayout,
+    search: Search,
 ) -> Caches {
     let mut caches = Caches::default();
-    let Some(distance) = pointer_distance(context, ranges, cache_layout) else {
+    let Some(distance) = pointer_distance(context, ranges, cache_layout, search) else {
         // Without an arena, the program has another allocator.
         for &fs_base in context.fs_bases.iter().filter(|_| !ranges.is_empty()) {
-            note_swapped(context, fs_base, &mut caches.swapped);
+            note_swapped(context, fs_base, search.storage_bytes, &mut caches.swapped);
         }
         return caches;
     };
@@ -99,30 +127,32 @@ fn pointer_distance(
     context: &Context<'_>,
     ranges: &Ranges<'_>,
     cache_layout: &layout::ThreadCacheLayout,
+    Search { storage_bytes, max_threads }: Search,
 ) -> Option<u64> {
-    let mut votes = [Votes::default(); TLS_BYTES as usize / 8];
-    let mut bytes = vec![0; TLS_BYTES as usize];
-    for &fs_base in context.fs_bases {
+    let mut votes = vec![Votes::default(); storage_bytes as usize / 8];
+    let mut bytes = vec![0; storage_bytes as usize];
+    for &fs_base in context.fs_bases.iter().take(max_threads) {
         if context.deadline_passed() {
             break;
         }
         read_storage(context, fs_base, &mut bytes);
         for (index, votes) in votes.iter_mut().enumerate() {
-            let Some(pointer) = word_at(&bytes, 8 * index) else { continue };
+            let pointer =
+                word_at(&bytes, 8 * index).filter(|pointer| pointer.is_multiple_of(layout::ALIGNMENT));
+            let Some(pointer) = pointer.filter(|&pointer| pointer != 0) else { continue };
             let Some(lists) = structure_at(context, ranges, pointer, cache_layout) else { continue };
             votes.filled_caches += usize::from(!lists.is_empty());
             votes.all_caches += 1;
         }
     }
     let (index, most_votes) = votes.iter().enumerate().rev().max_by_key(|(_, votes)| **votes)?;
-    (most_votes.all_caches > 0).then_some(TLS_BYTES - 8 * index as u64)
+    (most_votes.all_caches > 0).then_some(storage_bytes - 8 * index as u64)
 }
 
-/// Reads the last [`TLS_BYTES`] below a thread's FS base into `bytes`: 0 where they are not
-/// resident.
+/// Fills `bytes` with what is right below a thread's FS base: 0 where it is not resident.
 fn read_storage(context: &Context<'_>, fs_base: u64, bytes: &mut [u8]) {
     bytes.fill(0);
-    let Some(start) = fs_base.checked_sub(TLS_BYTES) else { return };
+    let Some(start) = fs_base.checked_sub(bytes.len() as u64) else { return };
     // Memory below the thread's own may be a file's: reading it would bring its pages in.
     for run in context.resident_runs((start, fs_base)) {
         if let Some(part) = bytes.get_mut((run.start - start) as usize..(run.end - start) as usize) {
@@ -133,15 +163,15 @@ fn read_storage(context: &Context<'_>, fs_base: u64, bytes: &mut [u8]) {
 
 /// Notes a thread's cache if it or the pointer to it may be swapped out, where no thread's cache
 /// shows the distance of the pointer.
-fn note_swapped(context: &Context<'_>, fs_base: u64, swapped: &mut SwappedCaches) {
+fn note_swapped(context: &Context<'_>, fs_base: u64, storage_bytes: u64, swapped: &mut SwappedCaches) {
     if context.swapped_mappings.is_empty() {
         return;
     }
-    let start = fs_base.saturating_sub(TLS_BYTES);
+    let start = fs_base.saturating_sub(storage_bytes);
     if swapped.note(context, AddressRange::new(start, fs_base)) {
         return;
     }
-    let mut bytes = vec![0; TLS_BYTES as usize];
+    let mut bytes = vec![0; storage_bytes as usize];
     read_storage(context, fs_base, &mut bytes);
     let mut pointers = words_in(&bytes).filter(|pointer| pointer.is_multiple_of(layout::ALIGNMENT));
     if let Some(pointer) = pointers.find(|&pointer| may_be_swapped_out(context, pointer)) {

@@ -27,6 +27,7 @@ use std::hash::Hash;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use strandline_claims::caveat::Caveat;
+use strandline_claims::facts::Runtime;
 use strandline_claims::units::thousands;
 use strandline_holders::{
     Builder, DominatorTree, ExactBlocks, KnownBlocks, Limits, NO_ROOT, Outcome, Outline, Reachability,
@@ -183,9 +184,14 @@ fn fill(
     let known = KnownBlocks { without_references: None, exact: exact.as_ref() };
     let references = References::read(&memory, &blocks, known, Some(&vtables), &limits, &progress)?;
     let inner_targets = exact.map(ExactBlocks::inner_targets);
-    let AllRoots { found: found_roots, roots, unread_bytes } =
+    let AllRoots { found: found_roots, roots, unread_bytes, lacks_kernel_pointers } =
         roots::find(process, frozen, &blocks, inner_targets, read_deadline)?;
-    let caveats = incompleteness_caveats(&references.outcome(), unread_bytes, frozen);
+    let mut caveats = incompleteness_caveats(&references.outcome(), unread_bytes, frozen);
+    if lacks_kernel_pointers {
+        let text = "the pointers that the program has given to epoll or to timers could not all be read: blocks that only they \
+                    reference are unknown";
+        caveats.push(Caveat::new("holders_incomplete", "kernel", None, text));
+    }
     let is_complete = caveats.is_empty();
     holders.caveats.extend(caveats);
     let dropped = blocks.dropped();

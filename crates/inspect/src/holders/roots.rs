@@ -19,6 +19,7 @@ use strandline_process::modules;
 use strandline_process::pages::PageRun;
 use strandline_process::procfs::Process;
 use strandline_process::range::{AddressRange, RangeSet};
+use strandline_process::target::kernel_pointers;
 
 use super::facts::RootKind;
 use super::frames::{Frames, ThreadFrames};
@@ -37,6 +38,11 @@ const MIN_ARRAY_WORDS: usize = 16;
 const STORAGE_BELOW_BYTES: u64 = 64 << 10;
 /// Bytes above it: `struct pthread` (nptl/descr.h), of 0x940 bytes in glibc 2.36.
 const STORAGE_ABOVE_BYTES: u64 = 4 << 10;
+/// Bytes of a usual signal stack, in minimum sizes (glibc ≥ 2.34, sysdeps/unix/sysv/linux/
+/// sysconf-sigstksz.h: `_SC_SIGSTKSZ`).
+const SIGNAL_STACK_FACTOR: u64 = 4;
+/// Maximum bytes by which malloc rounds a size up, exclusive.
+const MAX_PADDING_BYTES: u64 = 16;
 /// Mask of the bits of an address within a word.
 const WORD_MASK: u64 = 7;
 /// Maximum number of distinct roots; further ones of each kind are merged.
@@ -90,6 +96,9 @@ pub struct AllRoots {
     pub roots: Roots,
     /// Bytes that could not be searched: what only they refer to is unknown.
     pub unread_bytes: u64,
+    /// Whether there may be pointers in the kernel that could not be read: what only they refer to
+    /// is unknown.
+    pub lacks_kernel_pointers: bool,
 }
 
 /// Finds all roots of `blocks`. `inner_targets` are the blocks that words of runtimes' objects
@@ -120,6 +129,7 @@ pub fn find(
             .flat_map(|heap| heap.key_addresses.iter().copied())
             .collect(),
         unread_bytes: 0,
+        lacks_kernel_pointers: false,
     };
     let names = thread_names(process, frozen);
     for thread in frozen.threads() {
@@ -131,6 +141,8 @@ pub fn find(
             }
         }
     }
+    finder.add_kernel_pointers(process)?;
+    finder.add_signal_stacks(process)?;
     let stacks = finder.search_stacks(&names, &Frames::find(process, frozen, deadline))?;
     finder.search_mappings(process, stacks)?;
     Ok(finder.finish())
@@ -167,6 +179,8 @@ struct Finder<'a> {
     /// Addresses of words of allocators that are keys, not references.
     key_addresses: HashSet<u64>,
     unread_bytes: u64,
+    /// See [`AllRoots::lacks_kernel_pointers`].
+    lacks_kernel_pointers: bool,
 }
 
 /// A reference from a root to a block.
@@ -221,6 +235,49 @@ impl Finder<'_> {
     /// Adds references from a root to the blocks of all `hits`.
     fn refer_all(&mut self, root: u32, hits: &[Hit]) -> Result<(), Refused> {
         hits.iter().try_for_each(|hit| self.refer(root, hit.block))
+    }
+
+    /// Adds the pointers that the program has given to the kernel.
+    fn add_kernel_pointers(&mut self, process: &Process) -> Result<(), Refused> {
+        let Ok(pointers) = kernel_pointers::find(process) else {
+            self.lacks_kernel_pointers = true;
+            return Ok(());
+        };
+        self.lacks_kernel_pointers = pointers.may_lack_others;
+        let lists = [
+            ("epoll data in the kernel", &pointers.epoll_data),
+            ("timers in the kernel", &pointers.timer_values),
+        ];
+        for (name, words) in lists {
+            let blocks: Vec<u32> = words.iter().filter_map(|&word| self.blocks.find(word)).collect();
+            if !blocks.is_empty() {
+                let root = self.root(RootKind::Static, name, None);
+                blocks.into_iter().try_for_each(|block| self.refer(root, block))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the blocks that may be alternate signal stacks, whose addresses (sigaltstack(2)) the
+    /// kernel does not show: those of the usual size, if there are no more than threads.
+    fn add_signal_stacks(&mut self, process: &Process) -> Result<(), Refused> {
+        let start_facts = process.start_facts();
+        let min_bytes = start_facts.and_then(|facts| facts.min_signal_stack_bytes).unwrap_or(0);
+        let Some(bytes) = min_bytes.checked_mul(SIGNAL_STACK_FACTOR).filter(|&bytes| bytes > 0) else {
+            return Ok(());
+        };
+        let sizes = bytes..bytes.saturating_add(MAX_PADDING_BYTES);
+        let is_stack = |block: &u32| sizes.contains(&self.blocks.bytes(*block));
+        let max_stacks = self.frozen.threads().len();
+        let stacks: Vec<u32> = (0..self.blocks.len()).filter(is_stack).take(max_stacks + 1).collect();
+        if stacks.is_empty() || stacks.len() > max_stacks {
+            return Ok(());
+        }
+        // What another root holds is no signal stack that was forgotten.
+        let (kind, rank) = (RootKind::Static, Rank::Transient);
+        let name = "signal stacks (by their size)".to_owned();
+        let root = self.add(FoundRoot { kind, name, rank, ..FoundRoot::default() });
+        stacks.into_iter().try_for_each(|block| self.refer(root, block))
     }
 
     /// Searches a range of private memory, and returns each word that points to a block.
@@ -526,6 +583,7 @@ impl Finder<'_> {
             roots.add_with_stops(blocks.chain(reported.blocks.into_iter().flatten()), reported.stops);
             found.push(found_root.clone());
         }
-        AllRoots { found, roots, unread_bytes: self.unread_bytes }
+        let Self { unread_bytes, lacks_kernel_pointers, .. } = self;
+        AllRoots { found, roots, unread_bytes, lacks_kernel_pointers }
     }
 }

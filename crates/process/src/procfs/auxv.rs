@@ -15,6 +15,9 @@ pub struct AuxiliaryVector {
     /// Address of 16 random bytes from the kernel on the stack of this program; it differs after
     /// each exec.
     pub random_address: u64,
+    /// Bytes that a signal stack must have at least (AT_MINSIGSTKSZ); `None` if the kernel does not
+    /// say (before Linux 5.14).
+    pub min_signal_stack_bytes: Option<u64>,
 }
 
 /// The address of the loader; 0 if there is none (elf.h).
@@ -23,6 +26,8 @@ const AT_BASE: u64 = 7;
 const AT_SECURE: u64 = 23;
 /// The address of the random bytes.
 const AT_RANDOM: u64 = 25;
+/// The minimum size of a signal stack (arch/x86/include/uapi/asm/auxvec.h).
+const AT_MINSIGSTKSZ: u64 = 51;
 
 impl AuxiliaryVector {
     /// Parses the pairs of words; `None` if there are none, or during an exec: the kernel writes
@@ -45,6 +50,7 @@ impl AuxiliaryVector {
             is_64_bit: word_bytes == 8,
             has_loader: value_of(AT_BASE).is_some_and(|base| base != 0),
             is_secure: value_of(AT_SECURE).is_some_and(|secure| secure != 0),
+            min_signal_stack_bytes: value_of(AT_MINSIGSTKSZ),
         })
     }
 }
@@ -64,6 +70,7 @@ mod tests {
             is_secure,
             is_64_bit: true,
             random_address: 0x7ffe,
+            min_signal_stack_bytes: None,
         };
         let pairs = |base, secure| [(33, 1 << 40), (7, base), (23, secure), (25, 0x7ffe), (0, 0)];
         assert_eq!(AuxiliaryVector::parse(&auxv(&pairs(0x7000, 0))), Some(facts(true, false)));

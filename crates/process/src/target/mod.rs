@@ -7,6 +7,7 @@ pub mod copy;
 pub mod exit_watch;
 pub mod hold;
 pub mod holders;
+pub mod kernel_pointers;
 pub mod live;
 pub mod quiet;
 pub mod stop;

@@ -90,8 +90,7 @@ pub fn leaked_rows(facts: &Holders, top: usize) -> Vec<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
-    use strandline_inspect::facts::Caveat;
-
+    use strandline_claims::caveat::Caveat;
     use strandline_inspect::holders::facts::Sum;
 
     use super::*;
