@@ -2,8 +2,8 @@
 //! the one above and widths are retained bytes; and the tables. One file without scripts; its
 //! content security policy permits only its own style.
 
+use minijinja::context;
 use minijinja::value::{Serde, Value};
-use minijinja::{Environment, context};
 use serde::Serialize;
 use strandline_inspect::holders::facts::{Holders, Holding, Sum};
 
@@ -13,10 +13,9 @@ use super::{
     LEAKED_NAME, ROOT_HEAD, RootSets, TYPE_HEAD, headline, holding, join_root_names, process_line, root_rows,
     type_row,
 };
-use crate::json::VERSION;
 use crate::model;
 use crate::table::Column;
-use crate::template::{DrawError, digest};
+use crate::template::{DrawError, render};
 use crate::text::{counted, shorten};
 use crate::units::{bytes, percent, seconds, stopped};
 
@@ -163,10 +162,7 @@ pub fn page(facts: &Holders) -> Result<String, DrawError> {
             caveats.push(format!("left out of this page: {}; holders --json has all", counted(count, noun)));
         }
     }
-    let mut templates = Environment::new();
-    templates.add_template("holders.html", PAGE)?;
-    let text = templates.get_template("holders.html")?.render(context! {
-        version => VERSION,
+    let content = context! {
         title => process_line(facts),
         since => facts.since.as_ref().map(|since| age_text(since.seconds)),
         stopped => stopped(facts.cost.stopped_seconds),
@@ -178,10 +174,8 @@ pub fn page(facts: &Holders) -> Result<String, DrawError> {
         boxes => Value::from(Serde(picture.boxes)),
         tables => Value::from(Serde(tables)),
         caveats,
-        style_digest => digest(STYLE),
-        style => STYLE,
-    })?;
-    Ok(text)
+    };
+    render(PAGE, STYLE, content)
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@
 //! selections. The content security policy permits only the page's own script and style, by digest:
 //! a name that broke out of the markup would still not run.
 
+use minijinja::context;
 use minijinja::value::{Serde, Value};
-use minijinja::{Environment, context};
 use serde::Serialize;
 use strandline_recording::{Mark, Sample};
 
@@ -13,9 +13,8 @@ use super::choice::{bytes_of, command, ending, peak_bytes, peak_name, process_na
 use super::group_page::{self, GroupSection};
 use super::html_data::{MAX_MARKS, PageData, caveat_lines};
 use super::{Process, SampleCounts, Timeline};
-use crate::json::VERSION;
-use crate::template::{DrawError, digest};
-use crate::text::{clean, clean_sentence, counted, own_command, shorten};
+use crate::template::{DrawError, digest, render};
+use crate::text::{clean, clean_sentence, own_command, shorten};
 use crate::units::{UNKNOWN, bytes, maybe_bytes, seconds, thousands};
 
 const PAGE: &str = include_str!("assets/page.html");
@@ -56,11 +55,7 @@ pub fn page(timelines: &[Timeline]) -> Result<String, DrawError> {
     let script = format!("{UPLOT}\n(() => {{\n\"use strict\";\n{}\n}})();\n", SCRIPTS.join("\n"));
     let views: Vec<RecordingView> =
         timelines.iter().enumerate().map(|(index, timeline)| RecordingView::new(index, timeline)).collect();
-    let mut templates = Environment::new();
-    templates.add_filter("counted", |count: u64, noun: &str| counted(count, noun));
-    templates.add_template("page.html", PAGE)?;
-    let text = templates.get_template("page.html")?.render(context! {
-        version => VERSION,
+    let content = context! {
         title => title(timelines),
         recordings => Value::from(Serde(views)),
         several => timelines.len() > 1,
@@ -68,13 +63,11 @@ pub fn page(timelines: &[Timeline]) -> Result<String, DrawError> {
         ledgers => timelines.iter().map(|timeline| timeline.ledgers.len()).sum::<usize>(),
         ledgers_left_out => data.ledgers_left_out,
         mark_columns => MARK_COLUMNS.map(|column| column.title),
-        style_digest => digest(&style),
         script_digest => digest(&script),
-        style,
         script,
         data => data.to_script()?,
-    })?;
-    Ok(text)
+    };
+    render(PAGE, &style, content)
 }
 
 /// A figure for people, and its exact value.
