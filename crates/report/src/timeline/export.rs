@@ -54,17 +54,12 @@ struct Row {
 }
 
 impl Row {
-    /// Its cells, in the order of [`columns`].
-    fn cells(&self, pids: &Pids) -> impl Iterator<Item = Cell> {
-        let pid =
-            pids.get(&self.process).map_or(Cell::Unknown, |pid| Cell::Whole(u64::from(pid.unsigned_abs())));
-        let sample = self.sample;
-        let cell = move |column: Column| match sample.shown(column) {
-            ColumnValue::Whole(number) => Cell::Whole(number),
-            ColumnValue::Micros(micros) => Cell::Micros(micros),
-        };
-        let leading = [Cell::Micros(self.at_us), pid, Cell::Whole(self.process.into())];
-        leading.into_iter().chain(Column::ALL.into_iter().map(cell))
+    /// Its figures, in the order of [`columns`]; `None` for an unknown one.
+    fn figures(&self, pids: &Pids) -> impl Iterator<Item = Option<ColumnValue>> {
+        let pid = pids.get(&self.process).map(|pid| ColumnValue::Whole(pid.unsigned_abs().into()));
+        let process = ColumnValue::Whole(self.process.into());
+        let leading = [Some(ColumnValue::Micros(self.at_us)), pid, Some(process)];
+        leading.into_iter().chain(Column::ALL.map(|column| Some(self.sample.shown(column))))
     }
 }
 
@@ -76,23 +71,12 @@ fn columns() -> impl Iterator<Item = &'static str> {
 /// Process ids by process number.
 type Pids = HashMap<u32, i32>;
 
-/// A figure of a row.
-enum Cell {
-    /// Written as `null`, or empty in CSV.
-    Unknown,
-    Whole(u64),
-    /// Written as seconds.
-    Micros(u64),
-}
-
-impl Cell {
-    /// Writes the figure; `unknown` stands for an unknown one.
-    fn write(&self, out: &mut impl Write, unknown: &str) -> io::Result<()> {
-        match self {
-            Self::Unknown => out.write_all(unknown.as_bytes()),
-            Self::Whole(value) => write!(out, "{value}"),
-            Self::Micros(us) => write!(out, "{}.{:06}", us / 1_000_000, us % 1_000_000),
-        }
+/// Writes a figure, times in seconds; `unknown` stands for an unknown one.
+fn write_figure(out: &mut impl Write, figure: Option<ColumnValue>, unknown: &str) -> io::Result<()> {
+    match figure {
+        None => out.write_all(unknown.as_bytes()),
+        Some(ColumnValue::Whole(value)) => write!(out, "{value}"),
+        Some(ColumnValue::Micros(us)) => write!(out, "{}.{:06}", us / 1_000_000, us % 1_000_000),
     }
 }
 
@@ -158,8 +142,8 @@ pub fn csv(path: &Path, out: &mut dyn Write) -> Result<(), ExportError> {
     let mut out = BufWriter::new(out);
     writeln!(out, "{},mark", columns().collect::<Vec<_>>().join(","))?;
     for_each_row(path, &mut |row, pids| {
-        for cell in row.cells(pids) {
-            cell.write(&mut out, "")?;
+        for figure in row.figures(pids) {
+            write_figure(&mut out, figure, "")?;
             out.write_all(b",")?;
         }
         if let Some(name) = &row.mark {
@@ -233,11 +217,11 @@ fn write_samples(path: &Path, out: &mut impl Write) -> Result<(), ExportError> {
         if row.mark.is_some() {
             return Ok(());
         }
-        for (cell, file) in row.cells(pids).zip(&mut files) {
+        for (figure, file) in row.figures(pids).zip(&mut files) {
             if !is_first {
                 file.write_all(b",")?;
             }
-            cell.write(file, "null")?;
+            write_figure(file, figure, "null")?;
         }
         is_first = false;
         Ok(())

@@ -13,7 +13,7 @@ use strandline_inspect::Caveat;
 use strandline_inspect::facts::{Explanation, MapCell, MappedCells, PageMap, Row};
 use strandline_recording::{Ledger, Moment, Sample, differences};
 
-use super::choice::{bytes_of, largest, moment_kind, other_processes_sum, process_name};
+use super::choice::{bytes_of, largest, moment_kind, process_name, sum_of_processes};
 use super::{Point, Timeline};
 use crate::model::{self, Rows, View, state_name, stratum_name};
 use crate::text::{clean, clean_sentence, counted};
@@ -366,8 +366,9 @@ impl Recording {
                 line
             })
             .collect();
-        if let Some(sum) = other_processes_sum(timeline, other_processes) {
-            lines.push(LineData::new(format!("others: {}", sum.count), &sum.points, None));
+        if !other_processes.is_empty() {
+            let name = format!("others: {}", other_processes.len());
+            lines.push(LineData::new(name, &sum_of_processes(timeline, other_processes), None));
         }
         Self {
             end_us: timeline.last_us(),
@@ -422,6 +423,7 @@ mod tests {
     fn columns_are_differences_that_add_up() {
         let timeline = fabricated::tree();
         let data = PageData::new(std::slice::from_ref(&timeline));
+        assert_eq!(data.recordings[0].lines.len(), 3, "no line of other processes");
         let worker = &data.recordings[0].lines[0];
         let points = timeline.processes[1].series.points();
         assert_eq!(worker.us.len(), points.len());
