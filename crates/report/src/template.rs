@@ -13,14 +13,8 @@ use crate::text::counted;
 #[error("the report cannot be drawn: {0}")]
 pub struct DrawError(pub String);
 
-impl From<minijinja::Error> for DrawError {
-    fn from(error: minijinja::Error) -> Self {
-        Self(error.to_string())
-    }
-}
-
-impl From<serde_json::Error> for DrawError {
-    fn from(error: serde_json::Error) -> Self {
+impl DrawError {
+    pub(crate) fn new(error: impl std::fmt::Display) -> Self {
         Self(error.to_string())
     }
 }
@@ -32,7 +26,7 @@ pub(crate) fn render(source: &str, style: &str, content: Value) -> Result<String
     templates.add_filter("counted", |count: u64, noun: &str| counted(count, noun));
     let shared = context! { version => VERSION, style_digest => digest(style), style };
     // The ending of the name turns escaping on.
-    Ok(templates.render_named_str("page.html", source, context! { ..content, ..shared })?)
+    templates.render_named_str("page.html", source, context! { ..content, ..shared }).map_err(DrawError::new)
 }
 
 /// The digest of an inline script or style, in the form of a content security policy.

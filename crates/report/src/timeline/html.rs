@@ -67,7 +67,7 @@ pub fn page(timelines: &[Timeline]) -> Result<String, DrawError> {
         mark_columns => MARK_COLUMNS.map(|column| column.title),
         script_digest => digest(&script),
         script,
-        data => data.to_script()?,
+        data => data.to_script().map_err(DrawError::new)?,
     };
     render(PAGE, &style, content)
 }
