@@ -166,7 +166,7 @@ const HEAD: [Column; 5] =
 fn rows(explanation: &GroupExplanation, shows_all: bool, surface: Surface) -> Vec<String> {
     let charge_bytes = explanation.cgroup.current_bytes;
     let cells: Vec<Vec<String>> = if shows_all {
-        explanation.rows.iter().map(|row| RowSum::new(row).cells(charge_bytes, HolderText::Full)).collect()
+        explanation.rows.iter().map(|row| RowSum::new(row).cells(charge_bytes, true)).collect()
     } else {
         large_rows(&explanation.rows, charge_bytes)
     };
@@ -188,8 +188,7 @@ fn large_rows(rows: &[GroupRow], charge_bytes: u64) -> Vec<Vec<String>> {
     let small = sums.split_off(sums.iter().take(MAX_SUMS).take_while(is_large).count());
     lines.extend(sums);
     sort_by_size(&mut lines);
-    let mut cells: Vec<Vec<String>> =
-        lines.iter().map(|line| line.cells(charge_bytes, HolderText::Short)).collect();
+    let mut cells: Vec<Vec<String>> = lines.iter().map(|line| line.cells(charge_bytes, false)).collect();
     let row_count: u64 = small.iter().map(|line| line.row_count).sum();
     let size = small.iter().fold(0_u64, |size, line| size.saturating_add(line.bytes));
     if row_count > 0 {
@@ -213,15 +212,6 @@ fn sums_by_id(lines: Vec<RowSum<'_>>) -> Vec<RowSum<'_>> {
         }
     }
     sums.into_values().collect()
-}
-
-/// How the holder of a row is shown.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum HolderText {
-    /// With the meaning of the row.
-    Full,
-    /// Of a row of a process, without its meaning.
-    Short,
 }
 
 /// Rows that are shown as one line.
@@ -256,9 +246,9 @@ impl<'a> RowSum<'a> {
         if self.first_row.id == "group.anon" { "unread" } else { model::state_name(self.first_row.state) }
     }
 
-    /// The cells of its line.
-    fn cells(&self, charge_bytes: u64, holder_text: HolderText) -> Vec<String> {
-        let first_holder = holder(self.first_row, holder_text);
+    /// The cells of its line; see [`holder`] for `has_meaning`.
+    fn cells(&self, charge_bytes: u64, has_meaning: bool) -> Vec<String> {
+        let first_holder = holder(self.first_row, has_meaning);
         let holders = match self.pids.len() {
             _ if self.row_count == 1 => first_holder,
             1 if self.is_of_ledger() => first_holder,
@@ -275,11 +265,11 @@ impl<'a> RowSum<'a> {
     }
 }
 
-/// The holder of a row: of a process's row `PROCESS: MEANING`.
-fn holder(row: &GroupRow, holder_text: HolderText) -> String {
+/// The holder of a row: of a process's row `PROCESS: MEANING`, or `PROCESS` without its meaning.
+fn holder(row: &GroupRow, has_meaning: bool) -> String {
     let holder = clean(&row.holder);
     match holder.split_once(": ") {
-        Some((process, _)) if holder_text == HolderText::Short && row.pid.is_some() => process.to_owned(),
+        Some((process, _)) if !has_meaning && row.pid.is_some() => process.to_owned(),
         _ => holder,
     }
 }

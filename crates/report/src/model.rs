@@ -223,20 +223,15 @@ pub fn stratum_name(stratum: HolderKind) -> &'static str {
 
 fn states(explanation: &Explanation) -> Vec<Segment> {
     let totals = &explanation.totals;
-    [
-        (State::Live, '█', totals.live),
-        (State::Stranded, '▒', totals.stranded),
-        (State::Pinned, '▓', totals.pinned),
-        (State::Evictable, '░', totals.evictable),
-        (State::Unattributed, '?', totals.unattributed),
+    let segment =
+        |state, glyph, bytes| Segment { name: state_name(state), glyph, paint: paint::state(state), bytes };
+    vec![
+        segment(State::Live, '█', totals.live),
+        segment(State::Stranded, '▒', totals.stranded),
+        segment(State::Pinned, '▓', totals.pinned),
+        segment(State::Evictable, '░', totals.evictable),
+        segment(State::Unattributed, '?', totals.unattributed),
     ]
-    .map(|(state, glyph, bytes)| Segment {
-        name: state_name(state),
-        glyph,
-        paint: paint::state(state),
-        bytes,
-    })
-    .to_vec()
 }
 
 fn strata(explanation: &Explanation) -> Vec<Segment> {
