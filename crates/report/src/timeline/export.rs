@@ -63,7 +63,6 @@ impl Row {
     }
 }
 
-/// The names of all columns.
 fn columns() -> impl Iterator<Item = &'static str> {
     LEADING_COLUMNS.into_iter().chain(Column::ALL.map(Column::name))
 }
@@ -236,7 +235,6 @@ fn write_samples(path: &Path, out: &mut impl Write) -> Result<(), ExportError> {
     Ok(out.write_all(b"}")?)
 }
 
-/// Copies a temporary file.
 fn copy(from: &mut File, to: &mut impl Write) -> io::Result<()> {
     let mut buffer = vec![0; COPY_BUFFER_BYTES];
     loop {

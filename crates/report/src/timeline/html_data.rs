@@ -143,7 +143,6 @@ struct MappingData {
 }
 
 impl PageData {
-    /// Makes the data of `timelines`.
     pub fn new(timelines: &[Timeline]) -> Self {
         let mut names = RowNames::default();
         let mut ledgers = Vec::new();
