@@ -75,21 +75,17 @@ pub fn chart(timelines: &[Timeline], follow: Option<&str>, surface: Surface, gly
 
 /// Replaces the characters of the layout that ASCII lacks, also where names have them.
 fn in_ascii(text: &str) -> String {
-    let mut ascii = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '─' => ascii.push('-'),
-            '│' | '┤' => ascii.push('|'),
-            '└' => ascii.push('+'),
-            '·' => ascii.push(';'),
-            '−' => ascii.push('-'),
-            'Δ' => ascii.push('d'),
-            'µ' => ascii.push('u'),
-            '…' => ascii.push('~'),
-            other => ascii.push(other),
-        }
-    }
-    ascii
+    let ascii = |c: char| match c {
+        '─' | '−' => '-',
+        '│' | '┤' => '|',
+        '└' => '+',
+        '·' => ';',
+        'Δ' => 'd',
+        'µ' => 'u',
+        '…' => '~',
+        other => other,
+    };
+    text.chars().map(ascii).collect()
 }
 
 /// One recording: heading, chart, marks, ledgers, types, processes, caveats, cost.

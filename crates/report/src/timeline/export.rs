@@ -177,23 +177,13 @@ pub fn json(path: &Path, timeline: &Timeline, out: &mut dyn Write) -> Result<(),
     write_field(&mut out, "recording", &recording(timeline))?;
     let marks: Vec<Value> = timeline.marks.iter().map(mark).collect();
     write_field(&mut out, "marks", &marks)?;
-    out.write_all(b",\n  \"processes\": [")?;
-    for (index, followed) in timeline.processes.iter().enumerate() {
-        let separator = if index == 0 { "" } else { "," };
-        let text = serde_json::to_string(&process(followed)).map_err(io::Error::from)?;
-        write!(out, "{separator}\n    {}", escape(&text))?;
-    }
-    out.write_all(b"]")?;
+    write_list(&mut out, "processes", timeline.processes.iter().map(process))?;
     write_field(&mut out, "groups", &groups_json::groups(timeline))?;
     write_field(&mut out, "exit", &exit(timeline))?;
     write_field(&mut out, "cost", &cost(timeline))?;
     write_field(&mut out, "caveats", &timeline.caveats)?;
-    out.write_all(b",\n  \"ledgers\": [")?;
-    for (index, ledger) in timeline.ledgers.iter().enumerate() {
-        out.write_all(if index == 0 { b"\n" } else { b",\n" })?;
-        write_ledger(&mut out, timeline, ledger)?;
-    }
-    out.write_all(b"],\n  \"samples\": ")?;
+    write_list(&mut out, "ledgers", timeline.ledgers.iter().map(|ledger| ledger_entry(timeline, ledger)))?;
+    out.write_all(b",\n  \"samples\": ")?;
     write_samples(path, &mut out)?;
     out.write_all(b"\n}\n")?;
     Ok(out.flush()?)
@@ -202,6 +192,20 @@ pub fn json(path: &Path, timeline: &Timeline, out: &mut dyn Write) -> Result<(),
 /// Writes a field of the document that is not its first.
 fn write_field(out: &mut impl Write, name: &str, value: &impl Serialize) -> io::Result<()> {
     write!(out, ",\n  \"{name}\": {}", escape(&serde_json::to_string(value)?))
+}
+
+/// Writes a field that is a list. Makes one value at a time: a ledger has many kilobytes.
+fn write_list<T: Serialize>(
+    out: &mut impl Write,
+    name: &str,
+    values: impl Iterator<Item = T>,
+) -> io::Result<()> {
+    write!(out, ",\n  \"{name}\": [")?;
+    for (index, value) in values.enumerate() {
+        let separator = if index == 0 { "" } else { "," };
+        write!(out, "{separator}\n    {}", escape(&serde_json::to_string(&value)?))?;
+    }
+    out.write_all(b"]")
 }
 
 /// Writes each column to a temporary file and then concatenates them, so that nothing is kept in
@@ -299,7 +303,7 @@ struct LedgerEntry<E> {
     explain: E,
 }
 
-fn write_ledger(out: &mut impl Write, timeline: &Timeline, ledger: &Ledger) -> io::Result<()> {
+fn ledger_entry<'a>(timeline: &'a Timeline, ledger: &'a Ledger) -> LedgerEntry<impl Serialize + use<'a>> {
     let explain = nested_document(
         "strandline/explain/1",
         &timeline.header.version,
@@ -307,7 +311,7 @@ fn write_ledger(out: &mut impl Write, timeline: &Timeline, ledger: &Ledger) -> i
         Some(&ledger.explain),
         &ledger.explain,
     );
-    let entry = LedgerEntry {
+    LedgerEntry {
         at: moment_name(ledger),
         moment: moment_kind(ledger.moment),
         pid: ledger.pid,
@@ -316,8 +320,7 @@ fn write_ledger(out: &mut impl Write, timeline: &Timeline, ledger: &Ledger) -> i
         share_of_peak: timeline.share_of_peak(ledger),
         tree_pss_bytes: ledger.tree_pss_bytes,
         explain,
-    };
-    write!(out, "    {}", escape(&serde_json::to_string(&entry)?))
+    }
 }
 
 fn process(process: &Process) -> Value {

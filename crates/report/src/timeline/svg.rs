@@ -83,12 +83,7 @@ type DrawResult<DB> = Result<(), DrawingAreaErrorKind<<DB as DrawingBackend>::Er
 pub fn svg(timelines: &[Timeline]) -> Result<String, DrawError> {
     register_font_once()?;
     let mut text = String::new();
-    {
-        let area = SVGBackend::with_string(&mut text, (WIDTH, HEIGHT)).into_drawing_area();
-        let pen = Pen { area: &area, scale: 1 };
-        picture(&pen, timelines).map_err(DrawError::new)?;
-        area.present().map_err(DrawError::new)?;
-    }
+    draw(SVGBackend::with_string(&mut text, (WIDTH, HEIGHT)), 1, timelines)?;
     Ok(text)
 }
 
@@ -100,13 +95,8 @@ pub fn png(timelines: &[Timeline]) -> Result<Vec<u8>, DrawError> {
     register_font_once()?;
     let (fine_width, fine_height) = (WIDTH * SUPERSAMPLING, HEIGHT * SUPERSAMPLING);
     let mut fine_pixels = vec![255u8; fine_width as usize * fine_height as usize * CHANNELS];
-    {
-        let fine_size = (fine_width, fine_height);
-        let area = BitMapBackend::with_buffer(&mut fine_pixels, fine_size).into_drawing_area();
-        let pen = Pen { area: &area, scale: SUPERSAMPLING as i32 };
-        picture(&pen, timelines).map_err(DrawError::new)?;
-        area.present().map_err(DrawError::new)?;
-    }
+    let backend = BitMapBackend::with_buffer(&mut fine_pixels, (fine_width, fine_height));
+    draw(backend, SUPERSAMPLING as i32, timelines)?;
     let pixels = averaged(&fine_pixels, fine_width as usize);
     let mut file = Vec::new();
     let mut encoder = png::Encoder::new(&mut file, WIDTH, HEIGHT);
@@ -116,6 +106,13 @@ pub fn png(timelines: &[Timeline]) -> Result<Vec<u8>, DrawError> {
     writer.write_image_data(&pixels).map_err(DrawError::new)?;
     writer.finish().map_err(DrawError::new)?;
     Ok(file)
+}
+
+/// Draws the picture on a backend of `scale` times its resolution.
+fn draw<DB: DrawingBackend>(backend: DB, scale: i32, timelines: &[Timeline]) -> Result<(), DrawError> {
+    let area = backend.into_drawing_area();
+    picture(&Pen { area: &area, scale }, timelines).map_err(DrawError::new)?;
+    area.present().map_err(DrawError::new)
 }
 
 /// Bytes of a pixel: red, green, blue.
