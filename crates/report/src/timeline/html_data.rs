@@ -150,8 +150,7 @@ impl PageData {
         for &LedgerPlace { recording, index } in &places {
             let Some(timeline) = timelines.get(recording) else { continue };
             let Some(ledger) = timeline.ledgers.get(index) else { continue };
-            let share_of_peak = timeline.share_of_peak(ledger);
-            ledgers.push(LedgerData { share_of_peak, ..LedgerData::new(recording, ledger, &mut names) });
+            ledgers.push(LedgerData::new(recording, timeline, ledger, &mut names));
         }
         let mut runs_left = MAX_RUNS;
         for (data, &LedgerPlace { recording, index }) in ledgers.iter_mut().zip(&places).rev() {
@@ -242,7 +241,8 @@ fn runtime_texts(sections: Vec<Section>, named: Vec<String>) -> Vec<String> {
 }
 
 impl LedgerData {
-    fn new(recording: usize, ledger: &Ledger, names: &mut RowNames) -> Self {
+    /// The data without a page map.
+    fn new(recording: usize, timeline: &Timeline, ledger: &Ledger, names: &mut RowNames) -> Self {
         let explain: &Explanation = &ledger.explain;
         let view = View::new(explain, Rows::Largest(0));
         let mut rows: Vec<&Row> = explain.rows.iter().collect();
@@ -276,7 +276,7 @@ impl LedgerData {
                 .map(|(name, value)| [clean(name), clean_sentence(value)])
                 .collect(),
             caveats: caveat_lines(&explain.caveats),
-            share_of_peak: None,
+            share_of_peak: timeline.share_of_peak(ledger),
             map: None,
         }
     }

@@ -287,7 +287,7 @@ fn thinned(points: impl Iterator<Item = Option<Position>>) -> Vec<Option<Positio
             .zip(column.first())
             .is_some_and(|(point, first_point)| (point.x - first_point.x).abs() < 0.5);
         if !is_same_column {
-            flush_column(&mut thinned, &mut column);
+            thinned.extend(column.drain(..).map(Some));
         }
         match point {
             Some(point) if column.len() < 4 => column.push(point),
@@ -311,13 +311,8 @@ fn thinned(points: impl Iterator<Item = Option<Position>>) -> Vec<Option<Positio
             None => {}
         }
     }
-    flush_column(&mut thinned, &mut column);
+    thinned.extend(column.into_iter().map(Some));
     thinned
-}
-
-/// Moves the points of a column of pixels to those that are kept.
-fn flush_column(thinned: &mut Vec<Option<Position>>, column: &mut Vec<Position>) {
-    thinned.extend(column.drain(..).map(Some));
 }
 
 /// The tooltip of a point: its name or that of the series, and its figures.
