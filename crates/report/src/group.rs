@@ -10,11 +10,12 @@ use strandline_inspect::group::facts::{
 };
 use strandline_inspect::group::verdict::{self, Sums};
 
+use super::bars::part_text;
 use super::brief::{ImportantCaveats, NextCommand, Release, cost_line};
 use super::model;
 use super::table::{Column, figures, lay_out, words};
 use super::terminal::{faint, joined, listed, next_commands, releases, strong, table_lines, two_ends};
-use super::text::{clean, counted, hanging, pad_left, pad_right, shorten, width, wrap_at_most};
+use super::text::{clean, counted, hanging, pad_right, shorten, width, wrap_at_most};
 use super::units::{bytes, maybe_bytes, percent_of, thousands, whole_percent};
 use crate::paint::Surface;
 
@@ -34,10 +35,6 @@ const MIN_ROW_DIVISOR: u64 = 200;
 const MIN_PROCESSES_DIVISOR: u64 = 5;
 /// Width of the name of a kind of memory, or of a line of limits.
 const NAME_COLUMNS: usize = 13;
-/// Maximum width of a size: `96.0 MiB`.
-const SIZE_COLUMNS: usize = 8;
-/// Maximum width of a share: `100 %`.
-const SHARE_COLUMNS: usize = 5;
 /// Minimum width of the group's path in the heading.
 const MIN_PATH_COLUMNS: usize = 16;
 
@@ -116,15 +113,8 @@ fn sums(sums: &Sums, charge_bytes: u64) -> Vec<String> {
         ("unattributed", sums.unknown_bytes),
     ];
     kinds.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
-    let lines = kinds.iter().filter(|(_, size)| *size > 0).map(|(name, size)| {
-        format!(
-            "  {}  {}  {}",
-            pad_right(name, NAME_COLUMNS),
-            pad_left(&bytes(*size), SIZE_COLUMNS),
-            pad_left(&whole_percent(*size, charge_bytes), SHARE_COLUMNS)
-        )
-    });
-    lines.collect()
+    let present = kinds.iter().filter(|(_, size)| *size > 0);
+    present.map(|&(name, size)| part_text(name, NAME_COLUMNS, size, charge_bytes)).collect()
 }
 
 /// The states of the processes whose ledgers were taken.
