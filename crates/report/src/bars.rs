@@ -35,13 +35,18 @@ pub fn bars(segments: &[Segment], surface: Surface) -> Vec<String> {
         let half_columns = u128::from(segment.bytes) * max_bar_columns * 2 / u128::from(whole_bytes.max(1));
         let bar_columns = half_columns.div_ceil(2).min(max_bar_columns) as usize;
         let bar = segment.glyph.to_string().repeat(bar_columns);
-        let name = pad_right(segment.name, NAME_COLUMNS);
-        let size = pad_left(&bytes(segment.bytes), SIZE_COLUMNS);
-        let share = pad_left(&whole_percent(segment.bytes, whole_bytes), SHARE_COLUMNS);
-        let line = format!("  {name}  {size}  {share}  {}", surface.paint(segment.paint, &bar));
-        line.trim_end().to_owned()
+        let part = part_text(segment.name, NAME_COLUMNS, segment.bytes, whole_bytes);
+        format!("{part}  {}", surface.paint(segment.paint, &bar)).trim_end().to_owned()
     };
     largest.iter().map(line).collect()
+}
+
+/// The name of a part, its size, and its share of the whole.
+pub fn part_text(name: &str, name_columns: usize, part_bytes: u64, whole_bytes: u64) -> String {
+    let name = pad_right(name, name_columns);
+    let size = pad_left(&bytes(part_bytes), SIZE_COLUMNS);
+    let share = pad_left(&whole_percent(part_bytes, whole_bytes), SHARE_COLUMNS);
+    format!("  {name}  {size}  {share}")
 }
 
 #[cfg(test)]

@@ -9,9 +9,7 @@ use super::model::short_name;
 use super::text::{clean, clean_sentence, counted, shorten};
 use super::units::{bytes, maybe_bytes, seconds, stopped, thousands};
 
-/// Maximum number of remedies shown.
 const MAX_REMEDIES: usize = 3;
-/// Maximum number of types shown.
 const MAX_TYPES: usize = 3;
 /// Maximum number of important caveats shown.
 const MAX_IMPORTANT_CAVEATS: usize = 2;

@@ -3,7 +3,7 @@
 use strandline_claims::caveat::Caveat;
 use strandline_inspect::facts::{
     self, Arena, ArenaKind, Cost, Explanation, HolderKind, Remedy, RemedyKind, Row, State, Target,
-    TargetKind, Totals, Verdict,
+    TargetKind, Verdict,
 };
 
 const KIB: u64 = 1 << 10;
@@ -16,16 +16,7 @@ pub fn row(id: &str, stratum: HolderKind, state: State, holder: &str, bytes: u64
 
 /// Sets the totals and the RSS of `explanation` to the sums of its rows.
 pub fn balanced(mut explanation: Explanation) -> Explanation {
-    explanation.totals = Totals::default();
-    for row in &explanation.rows {
-        *match row.state {
-            State::Live => &mut explanation.totals.live,
-            State::Stranded => &mut explanation.totals.stranded,
-            State::Pinned => &mut explanation.totals.pinned,
-            State::Evictable => &mut explanation.totals.evictable,
-            State::Unattributed => &mut explanation.totals.unattributed,
-        } += row.bytes;
-    }
+    explanation.totals = explanation.rows.iter().map(|row| (row.state, row.bytes)).collect();
     let rss = explanation.rows.iter().map(|row| row.bytes).sum();
     explanation.kernel.rss_bytes = rss;
     explanation.kernel.anonymous_bytes = rss - explanation.kernel.file_bytes;

@@ -10,13 +10,12 @@ use strandline_inspect::group::facts::{
 };
 use strandline_inspect::group::verdict::{self, Sums};
 
+use super::bars::part_text;
 use super::brief::{ImportantCaveats, NextCommand, Release, cost_line};
 use super::model;
 use super::table::{Column, figures, lay_out, words};
 use super::terminal::{faint, joined, listed, next_commands, releases, strong, table_lines, two_ends};
-use super::text::{
-    clean, counted, hanging, listed_by_verbose, pad_left, pad_right, shorten, width, wrap_at_most,
-};
+use super::text::{clean, counted, hanging, listed_by_verbose, pad_right, shorten, width, wrap_at_most};
 use super::units::{bytes, maybe_bytes, percent_of, thousands, whole_percent};
 use crate::paint::Surface;
 
@@ -36,10 +35,6 @@ const MIN_ROW_DIVISOR: u64 = 200;
 const MIN_PROCESSES_DIVISOR: u64 = 5;
 /// Width of the name of a kind of memory, or of a line of limits.
 const NAME_COLUMNS: usize = 13;
-/// Maximum width of a size: `96.0 MiB`.
-const SIZE_COLUMNS: usize = 8;
-/// Maximum width of a share: `100 %`.
-const SHARE_COLUMNS: usize = 5;
 /// Minimum width of the group's path in the heading.
 const MIN_PATH_COLUMNS: usize = 16;
 
@@ -118,15 +113,8 @@ fn sums(sums: &Sums, charge_bytes: u64) -> Vec<String> {
         ("unattributed", sums.unknown_bytes),
     ];
     kinds.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
-    let lines = kinds.iter().filter(|(_, size)| *size > 0).map(|(name, size)| {
-        format!(
-            "  {}  {}  {}",
-            pad_right(name, NAME_COLUMNS),
-            pad_left(&bytes(*size), SIZE_COLUMNS),
-            pad_left(&whole_percent(*size, charge_bytes), SHARE_COLUMNS)
-        )
-    });
-    lines.collect()
+    let present = kinds.iter().filter(|(_, size)| *size > 0);
+    present.map(|&(name, size)| part_text(name, NAME_COLUMNS, size, charge_bytes)).collect()
 }
 
 /// The states of the processes whose ledgers were taken.
@@ -168,7 +156,7 @@ const HEAD: [Column; 5] =
 fn rows(explanation: &GroupExplanation, shows_all: bool, surface: Surface) -> Vec<String> {
     let charge_bytes = explanation.cgroup.current_bytes;
     let cells: Vec<Vec<String>> = if shows_all {
-        explanation.rows.iter().map(|row| RowSum::new(row).cells(charge_bytes, HolderText::Full)).collect()
+        explanation.rows.iter().map(|row| RowSum::new(row).cells(charge_bytes, true)).collect()
     } else {
         large_rows(&explanation.rows, charge_bytes)
     };
@@ -190,8 +178,7 @@ fn large_rows(rows: &[GroupRow], charge_bytes: u64) -> Vec<Vec<String>> {
     let small = sums.split_off(sums.iter().take(MAX_SUMS).take_while(is_large).count());
     lines.extend(sums);
     sort_by_size(&mut lines);
-    let mut cells: Vec<Vec<String>> =
-        lines.iter().map(|line| line.cells(charge_bytes, HolderText::Short)).collect();
+    let mut cells: Vec<Vec<String>> = lines.iter().map(|line| line.cells(charge_bytes, false)).collect();
     let row_count: u64 = small.iter().map(|line| line.row_count).sum();
     let size = small.iter().fold(0_u64, |size, line| size.saturating_add(line.bytes));
     if row_count > 0 {
@@ -215,15 +202,6 @@ fn sums_by_id(lines: Vec<RowSum<'_>>) -> Vec<RowSum<'_>> {
         }
     }
     sums.into_values().collect()
-}
-
-/// How the holder of a row is shown.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum HolderText {
-    /// With the meaning of the row.
-    Full,
-    /// Of a row of a process, without its meaning.
-    Short,
 }
 
 /// Rows that are shown as one line.
@@ -258,9 +236,9 @@ impl<'a> RowSum<'a> {
         if self.first_row.id == "group.anon" { "unread" } else { model::state_name(self.first_row.state) }
     }
 
-    /// The cells of its line.
-    fn cells(&self, charge_bytes: u64, holder_text: HolderText) -> Vec<String> {
-        let first_holder = holder(self.first_row, holder_text);
+    /// The cells of its line; see [`holder`] for `has_meaning`.
+    fn cells(&self, charge_bytes: u64, has_meaning: bool) -> Vec<String> {
+        let first_holder = holder(self.first_row, has_meaning);
         let holders = match self.pids.len() {
             _ if self.row_count == 1 => first_holder,
             1 if self.is_of_ledger() => first_holder,
@@ -277,11 +255,11 @@ impl<'a> RowSum<'a> {
     }
 }
 
-/// The holder of a row: of a process's row `PROCESS: MEANING`.
-fn holder(row: &GroupRow, holder_text: HolderText) -> String {
+/// The holder of a row: of a process's row `PROCESS: MEANING`, or `PROCESS` without its meaning.
+fn holder(row: &GroupRow, has_meaning: bool) -> String {
     let holder = clean(&row.holder);
     match holder.split_once(": ") {
-        Some((process, _)) if holder_text == HolderText::Short && row.pid.is_some() => process.to_owned(),
+        Some((process, _)) if !has_meaning && row.pid.is_some() => process.to_owned(),
         _ => holder,
     }
 }

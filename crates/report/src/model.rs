@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::SizeClass;
-use strandline_claims::section::Section;
+use strandline_claims::section::{Column, Section, Table, figures, words};
 use strandline_inspect::facts::{
     Allocator, Arena, ArenaKind, Explanation, HolderKind, Kernel, Remedy, RemedyKind, Row, Runtime, State,
     Target,
@@ -53,8 +53,8 @@ pub struct View {
     /// The rows that are not shown, as one: number and size, `9 smaller rows`. `None` if all are
     /// shown.
     pub hidden_rows: Option<RowView>,
-    /// The allocators with their arenas.
-    pub allocators: Vec<AllocatorView>,
+    /// The allocators with their size classes and arenas.
+    pub allocators: Vec<Section>,
     /// The runtimes that were recognised but not read: `cpython 3.11.2`.
     pub unread_runtimes: Vec<String>,
     /// The runtimes that were read.
@@ -84,18 +84,6 @@ pub struct RowView {
     pub holder: String,
 }
 
-/// One allocator.
-#[derive(Clone, Debug)]
-pub struct AllocatorView {
-    /// `glibc 2.36 (found by …): 4 arenas`.
-    pub title: String,
-    /// Its arenas as rows of the columns of `ARENA_HEAD`, largest first.
-    pub arenas: Vec<Vec<String>>,
-    /// Its size classes with the most free bytes: block size; numbers of blocks in use, in caches,
-    /// and free; free bytes; share in use. The last row may be the sum of others.
-    pub sizes: Vec<Vec<String>>,
-}
-
 /// One remedy.
 #[derive(Clone, Debug)]
 pub struct RemedyView {
@@ -117,8 +105,27 @@ const MAX_LARGE: usize = 7;
 const MIN_ROW_DIVISOR: u128 = 200;
 /// Maximum number of arenas shown separately; a server with many threads has hundreds.
 const MAX_ARENAS: usize = 8;
+/// Columns of the table of arenas.
+const ARENA_HEAD: &[Column] = &[
+    words("arena"),
+    figures("mapped"),
+    figures("used"),
+    figures("free"),
+    figures("tcache"),
+    figures("top"),
+    figures("trim"),
+];
 /// Number of columns that all allocators have: name, mapped, used, free.
 const COMMON_ARENA_COLUMNS: usize = 4;
+/// Columns of the table of size classes.
+const SIZE_HEAD: &[Column] = &[
+    figures("size"),
+    figures("in use"),
+    figures("cached"),
+    figures("free"),
+    figures("free bytes"),
+    figures("used"),
+];
 /// Maximum number of size classes shown separately.
 const MAX_SIZES: usize = 5;
 /// Minimum of free bytes in a size class that is shown or counted.
@@ -223,20 +230,15 @@ pub fn stratum_name(stratum: HolderKind) -> &'static str {
 
 fn states(explanation: &Explanation) -> Vec<Segment> {
     let totals = &explanation.totals;
-    [
-        (State::Live, '█', totals.live),
-        (State::Stranded, '▒', totals.stranded),
-        (State::Pinned, '▓', totals.pinned),
-        (State::Evictable, '░', totals.evictable),
-        (State::Unattributed, '?', totals.unattributed),
+    let segment =
+        |state, glyph, bytes| Segment { name: state_name(state), glyph, paint: paint::state(state), bytes };
+    vec![
+        segment(State::Live, '█', totals.live),
+        segment(State::Stranded, '▒', totals.stranded),
+        segment(State::Pinned, '▓', totals.pinned),
+        segment(State::Evictable, '░', totals.evictable),
+        segment(State::Unattributed, '?', totals.unattributed),
     ]
-    .map(|(state, glyph, bytes)| Segment {
-        name: state_name(state),
-        glyph,
-        paint: paint::state(state),
-        bytes,
-    })
-    .to_vec()
 }
 
 fn strata(explanation: &Explanation) -> Vec<Segment> {
@@ -343,7 +345,8 @@ fn name_and_version(name: &str, version: &Option<String>) -> String {
     version.as_ref().map_or_else(|| clean(name), |version| format!("{} {}", clean(name), clean(version)))
 }
 
-fn allocator(allocator: &Allocator) -> AllocatorView {
+/// `glibc 2.36 (found by …): 4 arenas`, and the tables of its size classes and arenas.
+fn allocator(allocator: &Allocator) -> Section {
     let name = name_and_version(&allocator.name, &allocator.version);
     let evidence = clean_sentence(&allocator.found_by);
     let content = if !allocator.read {
@@ -358,6 +361,13 @@ fn allocator(allocator: &Allocator) -> AllocatorView {
         }
     };
     let title = format!("{name} (found by {evidence}): {content}");
+    let tables = [sizes(&allocator.size_classes), arenas(allocator)];
+    let tables = tables.into_iter().filter(|table| !table.rows.is_empty()).collect();
+    Section { title, lines: Vec::new(), tables }
+}
+
+/// The largest arenas, and one row of the others.
+fn arenas(allocator: &Allocator) -> Table {
     let mut arenas: Vec<&Arena> = allocator.arenas.iter().collect();
     arenas.sort_by_key(|arena| std::cmp::Reverse(arena.mapped_bytes));
     let (listed, merged) = arenas.split_at(arenas.len().min(MAX_ARENAS));
@@ -373,15 +383,13 @@ fn allocator(allocator: &Allocator) -> AllocatorView {
     if !merged.is_empty() {
         rows.push(arena_row(format!("{} more", merged.len()), merged));
     }
-    if !has_main {
-        rows.iter_mut().for_each(|row| row.truncate(COMMON_ARENA_COLUMNS));
-    }
-    AllocatorView { title, arenas: rows, sizes: sizes(&allocator.size_classes) }
+    let head = if has_main { ARENA_HEAD } else { &ARENA_HEAD[..COMMON_ARENA_COLUMNS] };
+    Table { head, rows, flexible: 0 }
 }
 
-/// Rows of the size classes with the most free bytes, and one of the other classes with at least
+/// The size classes with the most free bytes, and one row of the other classes with at least
 /// [`MIN_FREE_BYTES`].
-fn sizes(classes: &[SizeClass]) -> Vec<Vec<String>> {
+fn sizes(classes: &[SizeClass]) -> Table {
     let mut worst: Vec<&SizeClass> =
         classes.iter().filter(|class| free_bytes(class) >= MIN_FREE_BYTES).collect();
     worst.sort_by_key(|class| std::cmp::Reverse(free_bytes(class)));
@@ -391,7 +399,7 @@ fn sizes(classes: &[SizeClass]) -> Vec<Vec<String>> {
     if !merged.is_empty() {
         rows.push(size_row(format!("{} more", merged.len()), merged));
     }
-    rows
+    Table { head: SIZE_HEAD, rows, flexible: 0 }
 }
 
 /// The bytes of the free blocks that are in no cache.
@@ -527,10 +535,10 @@ mod tests {
         };
         let mut classes: Vec<SizeClass> = (1..=5).map(|factor| class(factor << 20, 1)).collect();
         classes.push(class(16, 1));
-        assert_eq!(sizes(&classes).len(), 5, "a class with few free bytes is no row");
+        assert_eq!(sizes(&classes).rows.len(), 5, "a class with few free bytes is no row");
         classes.extend([class(64 << 10, 1), class(128 << 10, 1_000)]);
         classes.push(class(256 << 10, 1));
-        let rows = sizes(&classes);
+        let rows = sizes(&classes).rows;
         assert_eq!(rows[0][0], "131,072");
         assert_eq!(rows.len(), 6);
         assert_eq!(rows[5], ["3 more", "3", "0", "3", "1.31 MiB", "50 %"]);

@@ -52,6 +52,7 @@ impl ReaderView {
         evidence.extend(clues.section.iter().map(|section| format!("section {section}")));
         evidence.extend(clues.strings.iter().map(|(start, end)| format!("string {start}{}", end.trim_end())));
         evidence.extend(clues.executables.iter().map(|name| format!("executable {}", file_pattern(name))));
+        let applied = about.remedies.iter().filter(|spec| spec.is_applied());
         Self {
             name: about.name,
             title: about.title,
@@ -61,12 +62,7 @@ impl ReaderView {
             evidence,
             rows: about.rows.iter().map(|row| row.id).collect(),
             remedies: about.remedies.iter().map(|spec| spec.id).collect(),
-            applied_remedies: about
-                .remedies
-                .iter()
-                .filter(|spec| spec.is_applied())
-                .map(|spec| spec.id)
-                .collect(),
+            applied_remedies: applied.map(|spec| spec.id).collect(),
             not_read: about.not_read,
         }
     }

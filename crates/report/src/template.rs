@@ -1,23 +1,32 @@
-//! What the writers of pages and pictures share: their error, and the digests by which the content
-//! security policy of a page permits its own style and script.
+//! What the writers of pages and pictures share: their error, how a page is rendered, and the
+//! digests by which the content security policy of a page permits its own style and script.
 
+use minijinja::value::Value;
+use minijinja::{Environment, context};
 use sha2::{Digest, Sha256};
+
+use crate::json::VERSION;
+use crate::text::counted;
 
 /// Why a report could not be drawn, in one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the report cannot be drawn: {0}")]
 pub struct DrawError(pub String);
 
-impl From<minijinja::Error> for DrawError {
-    fn from(error: minijinja::Error) -> Self {
+impl DrawError {
+    pub(crate) fn new(error: impl std::fmt::Display) -> Self {
         Self(error.to_string())
     }
 }
 
-impl From<serde_json::Error> for DrawError {
-    fn from(error: serde_json::Error) -> Self {
-        Self(error.to_string())
-    }
+/// Renders the page of the template `source` with `content`, its `style`, and what all pages have.
+/// Every text is escaped as HTML.
+pub(crate) fn render(source: &str, style: &str, content: Value) -> Result<String, DrawError> {
+    let mut templates = Environment::new();
+    templates.add_filter("counted", |count: u64, noun: &str| counted(count, noun));
+    let shared = context! { version => VERSION, style_digest => digest(style), style };
+    // The ending of the name turns escaping on.
+    templates.render_named_str("page.html", source, context! { ..content, ..shared }).map_err(DrawError::new)
 }
 
 /// The digest of an inline script or style, in the form of a content security policy.

@@ -3,9 +3,9 @@
 
 use super::bars::bars;
 use super::brief::{Brief, NextCommand, Release};
-use super::model::{AllocatorView, RowView, View, state_name};
+use super::model::{RowView, View, state_name};
 use super::paint::{self, Paint, Surface};
-use super::table::{Column, figures, lay_out, words};
+use super::table::lay_out;
 use super::text::{hanging, listed_by_verbose, pad_left, pad_right, shorten, width, wrap, wrap_at_most};
 use strandline_claims::section::Section;
 
@@ -58,8 +58,8 @@ pub fn details(view: &View, surface: Surface) -> String {
     }
     lines.push(String::new());
     lines.extend(ledger(view, usize::MAX, surface));
-    lines.extend(allocators(&view.allocators, surface));
-    lines.extend(read_runtimes(&view.read_runtimes, surface));
+    lines.extend(sections("allocator", &view.allocators, surface));
+    lines.extend(sections("runtime", &view.read_runtimes, surface));
     lines.extend(listed("runtimes", &view.unread_runtimes, surface));
     lines.extend(remedies(view, surface));
     lines.extend(listed("caveats", &view.caveats, surface));
@@ -195,47 +195,6 @@ pub fn ledger(view: &View, max_lines: usize, surface: Surface) -> Vec<String> {
     lines
 }
 
-/// Columns of the table of arenas, which has as many as its rows.
-const ARENA_HEAD: [Column; 7] = [
-    words("arena"),
-    figures("mapped"),
-    figures("used"),
-    figures("free"),
-    figures("tcache"),
-    figures("top"),
-    figures("trim"),
-];
-
-/// Columns of the table of size classes.
-const SIZE_HEAD: [Column; 6] = [
-    figures("size"),
-    figures("in use"),
-    figures("cached"),
-    figures("free"),
-    figures("free bytes"),
-    figures("used"),
-];
-
-/// Allocators, with tables of their size classes and arenas.
-fn allocators(allocators: &[AllocatorView], surface: Surface) -> Vec<String> {
-    let mut lines = Vec::new();
-    for allocator in allocators {
-        lines.push(String::new());
-        lines.extend(hanging("", &format!("allocator {}", allocator.title), surface.columns));
-        if !allocator.sizes.is_empty() {
-            let table = lay_out(&SIZE_HEAD, &allocator.sizes, 0, surface.columns);
-            lines.extend(table_lines(table, surface));
-        }
-        if allocator.arenas.is_empty() {
-            continue;
-        }
-        let columns = allocator.arenas.iter().map(Vec::len).max().unwrap_or(0).min(ARENA_HEAD.len());
-        let table = lay_out(&ARENA_HEAD[..columns], &allocator.arenas, 0, surface.columns);
-        lines.extend(table_lines(table, surface));
-    }
-    lines
-}
-
 /// The lines of a table, its heading dim if there is colour.
 pub fn table_lines(mut table: Vec<String>, surface: Surface) -> Vec<String> {
     if let Some(heading) = table.first_mut() {
@@ -244,14 +203,14 @@ pub fn table_lines(mut table: Vec<String>, surface: Surface) -> Vec<String> {
     table
 }
 
-/// Runtimes that were read, as sentences and tables.
-fn read_runtimes(runtimes: &[Section], surface: Surface) -> Vec<String> {
+/// Allocators or runtimes (by `kind`), as sentences and tables.
+fn sections(kind: &str, sections: &[Section], surface: Surface) -> Vec<String> {
     let mut lines = Vec::new();
-    for runtime in runtimes {
+    for section in sections {
         lines.push(String::new());
-        lines.extend(hanging("", &format!("runtime {}", runtime.title), surface.columns));
-        lines.extend(runtime.lines.iter().flat_map(|line| hanging("  - ", line, surface.columns)));
-        for table in &runtime.tables {
+        lines.extend(hanging("", &format!("{kind} {}", section.title), surface.columns));
+        lines.extend(section.lines.iter().flat_map(|line| hanging("  - ", line, surface.columns)));
+        for table in &section.tables {
             let table = lay_out(table.head, &table.rows, table.flexible, surface.columns);
             lines.extend(table_lines(table, surface));
         }

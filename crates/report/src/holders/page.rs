@@ -2,8 +2,8 @@
 //! the one above and widths are retained bytes; and the tables. One file without scripts; its
 //! content security policy permits only its own style.
 
+use minijinja::context;
 use minijinja::value::{Serde, Value};
-use minijinja::{Environment, context};
 use serde::Serialize;
 use strandline_inspect::holders::facts::{Holders, Holding, Sum};
 
@@ -13,10 +13,9 @@ use super::{
     LEAKED_NAME, ROOT_HEAD, RootSets, TYPE_HEAD, headline, holding, join_root_names, process_line, root_rows,
     type_row,
 };
-use crate::json::VERSION;
 use crate::model;
 use crate::table::Column;
-use crate::template::{DrawError, digest};
+use crate::template::{DrawError, render};
 use crate::text::{counted, shorten};
 use crate::units::{bytes, percent, seconds, stopped};
 
@@ -123,37 +122,25 @@ impl Picture {
     }
 }
 
-/// A table, as the template reads it.
-#[derive(Serialize)]
-struct TableView {
-    /// Titles of the columns.
-    head: Vec<&'static str>,
-    rows: Vec<Vec<String>>,
-}
-
-impl TableView {
-    /// The table of these columns.
-    fn new(head: &[Column], rows: Vec<Vec<String>>) -> Self {
-        Self { head: head.iter().map(|column| column.title).collect(), rows }
-    }
-}
-
 /// The page as a complete HTML document.
 ///
 /// # Errors
 /// Fails if the template cannot be rendered.
 pub fn page(facts: &Holders) -> Result<String, DrawError> {
     let picture = Picture::new(facts);
-    let roots = TableView::new(&ROOT_HEAD, root_rows(facts, MAX_ROWS));
-    let types = TableView::new(&TYPE_HEAD, facts.types.iter().take(MAX_ROWS).map(type_row).collect());
-    let mut tables = vec![roots, types];
+    let table = |head: &[Column], rows: Vec<Vec<String>>| {
+        let titles: Vec<&str> = head.iter().map(|column| column.title).collect();
+        context! { head => titles, rows }
+    };
+    let types = facts.types.iter().take(MAX_ROWS).map(type_row).collect();
+    let mut tables = vec![table(&ROOT_HEAD, root_rows(facts, MAX_ROWS)), table(&TYPE_HEAD, types)];
     let mut caveats = model::caveats(&facts.caveats);
     let beyond_limit = |count: usize| count.saturating_sub(MAX_ROWS) as u64;
     let mut left_out = vec![(picture.left_out, "picture box"), (beyond_limit(facts.types.len()), "type")];
     if let Some(since) = &facts.since {
         let growth = growth_rows(since, MAX_ROWS);
-        tables.push(TableView::new(&GROWTH_HEAD, growth.roots));
-        tables.push(TableView::new(&TYPE_GROWTH_HEAD, growth.types));
+        tables.push(table(&GROWTH_HEAD, growth.roots));
+        tables.push(table(&TYPE_GROWTH_HEAD, growth.types));
         left_out.push((beyond_limit(since.roots.len()), "changed root"));
         left_out.push((beyond_limit(since.types.len()), "changed type"));
         caveats.extend(since.is_partial.then(|| PARTIAL_GROWTH.to_owned()));
@@ -163,10 +150,7 @@ pub fn page(facts: &Holders) -> Result<String, DrawError> {
             caveats.push(format!("left out of this page: {}; holders --json has all", counted(count, noun)));
         }
     }
-    let mut templates = Environment::new();
-    templates.add_template("holders.html", PAGE)?;
-    let text = templates.get_template("holders.html")?.render(context! {
-        version => VERSION,
+    let content = context! {
         title => process_line(facts),
         since => facts.since.as_ref().map(|since| age_text(since.seconds)),
         stopped => stopped(facts.cost.stopped_seconds),
@@ -176,12 +160,10 @@ pub fn page(facts: &Holders) -> Result<String, DrawError> {
         height => picture.row_count as f64 * ROW_HEIGHT,
         row_height => ROW_HEIGHT,
         boxes => Value::from(Serde(picture.boxes)),
-        tables => Value::from(Serde(tables)),
+        tables,
         caveats,
-        style_digest => digest(STYLE),
-        style => STYLE,
-    })?;
-    Ok(text)
+    };
+    render(PAGE, STYLE, content)
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 //! permits only its own style, by digest. Every text goes through an escaping template, and
 //! pictures through an escaping writer.
 
+use minijinja::context;
 use minijinja::value::{Serde, Value};
-use minijinja::{Environment, context};
 use serde::Serialize;
 
 use super::book::Book;
@@ -11,8 +11,7 @@ use super::cleaned::{cleaned, cleaned_book};
 use super::names::{Names, slug};
 use super::page::{Cell, Claim, Column, Page, Section, Snippet, Table};
 use super::plot;
-use crate::json::VERSION;
-use crate::template::{DrawError, digest};
+use crate::template::{DrawError, render};
 use crate::text::counted;
 
 const PAGE: &str = include_str!("assets/lab.html");
@@ -29,12 +28,13 @@ const BOOK_MARK: &str = "<!doctype html>\n<html lang=\"en\" data-strandline=\"st
 pub fn text(page: &Page) -> Result<String, DrawError> {
     let page = cleaned(page);
     let chapter = ChapterView::new(&page, None, &mut Names::default());
-    render(context! {
+    let content = context! {
         title => page.title,
         headline => page.headline,
         chapters => Value::from(Serde([chapter])),
         environment => Value::from(Serde(page.environment)),
-    })
+    };
+    render(PAGE, STYLE, content)
 }
 
 /// The book as a complete HTML document, starting with its contents.
@@ -52,27 +52,20 @@ pub fn book(book: &Book) -> Result<String, DrawError> {
     let contents = TableView::new(&book.contents, String::new(), &mut |row| {
         chapters.get(row).map(|chapter| chapter.anchor.clone()).unwrap_or_default()
     });
-    render(context! {
+    let content = context! {
         is_book => true,
         title => book.title,
         headline => book.headline,
         contents => Value::from(Serde(contents)),
         chapters => Value::from(Serde(chapters)),
         environment => Value::from(Serde(book.environment)),
-    })
+    };
+    render(PAGE, STYLE, content)
 }
 
 /// Whether a file that starts with `start` is a book written by strandline.
 pub fn is_book(start: &[u8]) -> bool {
     start.starts_with(BOOK_MARK.as_bytes())
-}
-
-/// Renders the template with `content` and what all pages have.
-fn render(content: Value) -> Result<String, DrawError> {
-    let mut templates = Environment::new();
-    templates.add_template("lab.html", PAGE)?;
-    let style = context! { version => VERSION, style_digest => digest(STYLE), style => STYLE };
-    Ok(templates.get_template("lab.html")?.render(context! { ..content, ..style })?)
 }
 
 /// A page as the template reads it.

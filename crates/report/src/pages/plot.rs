@@ -10,7 +10,9 @@ mod field;
 mod rows;
 
 use axis::Scale;
-use drawing::{Anchor, Drawing, PointStyle, Position, WIDTH, fitted, text_width};
+pub(crate) use axis::label;
+pub(crate) use drawing::Position;
+use drawing::{Anchor, Drawing, PointStyle, WIDTH, fitted, text_width};
 
 use super::page::{Plot, PlotKind, Series};
 use crate::text::{counted, shorten};
@@ -29,7 +31,6 @@ const LEGEND_SIGN_WIDTH: f64 = 18.0;
 const LEGEND_GAP: f64 = 6.0;
 /// Maximum width of a name in the legend, in columns of a terminal.
 const MAX_LEGEND_COLUMNS: usize = 36;
-/// Maximum number of legend rows.
 const MAX_LEGEND_ROWS: usize = 4;
 /// Margin at both sides.
 const MARGIN: f64 = 12.0;
@@ -83,17 +84,13 @@ fn drawn(plot: &Plot) -> Picture {
         draw_legend_entry(&mut drawing, entry, plot.kind == PlotKind::Lines);
     }
     if !notes.is_empty() {
-        drawing.muted(
-            Position::new(MARGIN, height + 6.0),
-            Anchor::Start,
-            &fitted(&notes.join("; "), max_text_width),
-        );
+        let note = fitted(&notes.join("; "), max_text_width);
+        drawing.muted(Position::new(MARGIN, height + 6.0), Anchor::Start, &note);
         height += 20.0;
     }
     Picture { drawing, height, notes }
 }
 
-/// A drawn plot.
 struct Picture {
     drawing: Drawing,
     height: f64,

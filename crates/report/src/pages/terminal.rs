@@ -5,6 +5,7 @@
 use super::cleaned::cleaned;
 use super::page::{Cell, Claim, Column, Fact, Page, Section, Snippet, Table, Tone};
 use crate::paint::{self, Paint, Surface};
+use crate::terminal::{faint, strong};
 use crate::text::{hanging, pad_left, pad_right, shorten, width, wrap};
 
 /// Spaces between columns.
@@ -26,26 +27,21 @@ pub fn text(page: &Page, surface: Surface) -> String {
     }
     if !page.headline.is_empty() {
         separate(&mut lines);
-        push_painted(&mut lines, Paint::Strong, wrap(&page.headline, surface.columns), surface);
+        lines.extend(strong(&wrap(&page.headline, surface.columns), surface));
     }
     for section in &page.sections {
         push_section(&mut lines, section, surface);
     }
     if !page.caveats.is_empty() {
         separate(&mut lines);
-        push_painted(&mut lines, Paint::Strong, vec!["caveats".to_owned()], surface);
+        lines.push(surface.paint(Paint::Strong, "caveats"));
         lines.extend(page.caveats.iter().flat_map(|caveat| hanging("- ", caveat, surface.columns)));
     }
     if !page.environment.is_empty() {
         separate(&mut lines);
         let facts: Vec<String> =
             page.environment.iter().map(|Fact { name, value }| format!("{name} {value}")).collect();
-        push_painted(
-            &mut lines,
-            Paint::Faint,
-            hanging("measured on: ", &facts.join("; "), surface.columns),
-            surface,
-        );
+        lines.extend(faint(&hanging("measured on: ", &facts.join("; "), surface.columns), surface));
     }
     lines.iter().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
@@ -57,16 +53,11 @@ fn separate(lines: &mut Vec<String>) {
     }
 }
 
-/// Adds lines with emphasis.
-fn push_painted(lines: &mut Vec<String>, paint: Paint, text: Vec<String>, surface: Surface) {
-    lines.extend(text.iter().map(|line| surface.paint(paint, line)));
-}
-
 /// Adds the lines of a section.
 fn push_section(lines: &mut Vec<String>, section: &Section, surface: Surface) {
     separate(lines);
     if !section.heading.is_empty() {
-        push_painted(lines, Paint::Strong, wrap(&section.heading, surface.columns), surface);
+        lines.extend(strong(&wrap(&section.heading, surface.columns), surface));
     }
     for paragraph in &section.paragraphs {
         lines.extend(wrap(paragraph, surface.columns));

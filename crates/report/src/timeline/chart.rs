@@ -4,10 +4,11 @@
 //! The chart uses Braille patterns if the terminal's character set has them, otherwise columns of
 //! `#`. All text is clean, and no list is longer than a screen: what is left out is counted.
 
-use strandline_recording::{Ledger, Mark, Moment};
+use strandline_recording::{Ledger, Mark, Moment, Sample};
 
 use super::choice::{
-    bytes_of, cell_of, ending, largest, ledger_name, peak_bytes, peak_name, process_name, seconds_of, time,
+    bytes_of, cell_of, change_text, ending, largest, ledger_name, peak_bytes, peak_name, process_name,
+    seconds_of, time,
 };
 use super::{Process, SampleCounts, Timeline, group_chart, types};
 use crate::model;
@@ -22,7 +23,7 @@ use crate::units::{UNKNOWN, bytes, maybe_bytes, seconds, thousands};
 /// Height of the chart in lines of text.
 const CHART_LINES: usize = 8;
 /// Width of the vertical axis in columns of text: `1.56 GiB ┤`.
-const AXIS_COLUMNS: usize = 11;
+pub(super) const AXIS_COLUMNS: usize = 11;
 /// Maximum number of marks in their table, so that it fits on a screen, as the other lists.
 const MAX_MARKS: usize = 24;
 const MAX_LEDGERS: usize = 12;
@@ -74,21 +75,17 @@ pub fn chart(timelines: &[Timeline], follow: Option<&str>, surface: Surface, gly
 
 /// Replaces the characters of the layout that ASCII lacks, also where names have them.
 fn in_ascii(text: &str) -> String {
-    let mut ascii = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '─' => ascii.push('-'),
-            '│' | '┤' => ascii.push('|'),
-            '└' => ascii.push('+'),
-            '·' => ascii.push(';'),
-            '−' => ascii.push('-'),
-            'Δ' => ascii.push('d'),
-            'µ' => ascii.push('u'),
-            '…' => ascii.push('~'),
-            other => ascii.push(other),
-        }
-    }
-    ascii
+    let ascii = |c: char| match c {
+        '─' | '−' => '-',
+        '│' | '┤' => '|',
+        '└' => '+',
+        '·' => ';',
+        'Δ' => 'd',
+        'µ' => 'u',
+        '…' => '~',
+        other => other,
+    };
+    text.chars().map(ascii).collect()
 }
 
 /// One recording: heading, chart, marks, ledgers, types, processes, caveats, cost.
@@ -192,20 +189,31 @@ fn rss_chart(timeline: &Timeline, process: &Process, surface: Surface, glyphs: G
     };
     let name = format!("RSS of {}", process_name(process, surface.columns - AXIS_COLUMNS - 7));
     let mut lines = vec![" ".repeat(AXIS_COLUMNS) + &name];
-    for (index, row) in rows.iter().enumerate() {
-        let label = match index {
-            0 => bytes(bytes_of(max_kib)),
-            _ if index == CHART_LINES / 2 => bytes(bytes_of(max_kib / 2)),
-            _ => String::new(),
-        };
-        let tick = if label.is_empty() { '│' } else { '┤' };
-        let line = surface.paint(Paint::Colour(32), row.trim_end());
-        lines.push(format!("{}{tick}{line}", pad_left(&label, AXIS_COLUMNS - 1)));
-    }
-    let zero = pad_left("0 B", AXIS_COLUMNS - 1);
-    lines.push(format!("{zero}└{}", time_axis(timeline, end_us, chart_columns)));
+    let rows = rows.iter().map(|row| surface.paint(Paint::Colour(32), row.trim_end())).collect();
+    let labels = [max_kib, max_kib / 2].map(|kib| bytes(bytes_of(kib)));
+    lines.extend(with_axes(rows, labels, &time_axis(timeline, end_us, chart_columns), end_us));
+    lines
+}
+
+/// The rows of a chart with its axes: `top` and `middle` are labels of sizes, `time_axis` is the
+/// line below the rows, which ends at `end_us`.
+pub(super) fn with_axes(
+    rows: Vec<String>,
+    [top, middle]: [String; 2],
+    time_axis: &str,
+    end_us: u64,
+) -> Vec<String> {
+    let label_columns = AXIS_COLUMNS - 1;
+    let middle_index = rows.len() / 2;
+    let line = |(index, row): (usize, String)| match index {
+        0 => format!("{}┤{row}", pad_left(&top, label_columns)),
+        _ if index == middle_index => format!("{}┤{row}", pad_left(&middle, label_columns)),
+        _ => format!("{}│{row}", " ".repeat(label_columns)),
+    };
+    let mut lines: Vec<String> = rows.into_iter().enumerate().map(line).collect();
+    lines.push(format!("{}└{time_axis}", pad_left("0 B", label_columns)));
     let end_label = time(end_us);
-    let gap = chart_columns.saturating_sub(3 + width(&end_label));
+    let gap = width(time_axis).saturating_sub(width("0 s") + width(&end_label));
     lines.push(format!("{}0 s{}{end_label}", " ".repeat(AXIS_COLUMNS), " ".repeat(gap)));
     lines
 }
@@ -274,17 +282,6 @@ fn scaled(kib: u64, max_kib: u64, max_steps: usize) -> usize {
     usize::try_from(steps).unwrap_or(max_steps).min(max_steps)
 }
 
-/// A change: `+20.0 MiB`, `−700 MiB`; empty without an earlier value.
-fn signed_change(current: u64, before: Option<u64>) -> String {
-    let Some(before) = before else { return String::new() };
-    let sign = match current.cmp(&before) {
-        std::cmp::Ordering::Less => "−",
-        std::cmp::Ordering::Equal => "",
-        std::cmp::Ordering::Greater => "+",
-    };
-    format!("{sign}{}", bytes(current.abs_diff(before)))
-}
-
 /// The marks, with what changed since the mark before of the same process.
 fn mark_table(timeline: &Timeline, surface: Surface) -> Vec<String> {
     if timeline.marks.is_empty() {
@@ -307,15 +304,17 @@ fn mark_table(timeline: &Timeline, surface: Surface) -> Vec<String> {
         .take(MAX_MARKS)
         .map(|(mark, &key)| {
             let previous = before.insert(mark.process, mark).map(|mark| mark.sample);
-            let current = &mark.sample;
+            let change = |size: fn(&Sample) -> u64| {
+                change_text(size(&mark.sample), previous.as_ref().map(size), bytes)
+            };
             vec![
                 char::from(key).to_string(),
                 format!("{:.3} s", seconds_of(mark.at_us)),
-                bytes(bytes_of(current.rss_kib)),
-                signed_change(bytes_of(current.rss_kib), previous.map(|sample| bytes_of(sample.rss_kib))),
-                signed_change(bytes_of(current.data_kib), previous.map(|sample| bytes_of(sample.data_kib))),
+                bytes(bytes_of(mark.sample.rss_kib)),
+                change(|sample| bytes_of(sample.rss_kib)),
+                change(|sample| bytes_of(sample.data_kib)),
                 previous.map_or(String::new(), |previous| {
-                    format!("+{}", thousands(current.minor_faults.saturating_sub(previous.minor_faults)))
+                    format!("+{}", thousands(mark.sample.minor_faults.saturating_sub(previous.minor_faults)))
                 }),
                 clean_sentence(&mark.name),
             ]

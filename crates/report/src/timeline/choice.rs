@@ -3,6 +3,8 @@
 //! Every format uses this module, so that all show the same processes under the same names. It
 //! is independent of formats.
 
+use std::cmp::Ordering;
+
 use strandline_recording::{Ledger, Moment, Sample};
 
 use super::{Point, Process, Timeline};
@@ -46,6 +48,17 @@ pub fn ledger_name(ledger: &Ledger) -> String {
     }
 }
 
+/// A change: `+20.0 MiB`, `−700 MiB`; empty without an earlier value.
+pub fn change_text(current: u64, before: Option<u64>, format: fn(u64) -> String) -> String {
+    let Some(before) = before else { return String::new() };
+    let sign = match current.cmp(&before) {
+        Ordering::Less => "−",
+        Ordering::Equal => "",
+        Ordering::Greater => "+",
+    };
+    format!("{sign}{}", format(current.abs_diff(before)))
+}
+
 /// The index of the one of `cells` equal intervals up to `end_us` that contains `at_us`.
 pub fn cell_of(at_us: u64, end_us: u64, cells: usize) -> usize {
     let cell = u128::from(at_us) * cells as u128 / u128::from(end_us.max(1));
@@ -79,28 +92,15 @@ pub fn process_name(process: &Process, max_columns: usize) -> String {
     shorten(&text, max_columns)
 }
 
-/// The sum of several processes at equidistant instants.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ProcessSum {
-    /// Number of processes.
-    pub count: usize,
-    /// The sums. RSS counts shared pages once per process.
-    pub points: Vec<Point>,
-}
-
-/// The sum of the processes with these `indices` (from `largest`); `None` if there are none.
-pub fn other_processes_sum(timeline: &Timeline, indices: &[usize]) -> Option<ProcessSum> {
-    if indices.is_empty() {
-        return None;
-    }
+/// The sum of the processes with these `indices` (from `largest`) at equidistant instants. RSS
+/// counts shared pages once per process.
+pub fn sum_of_processes(timeline: &Timeline, indices: &[usize]) -> Vec<Point> {
     let interval_us = (timeline.last_us() / SUM_INTERVALS).max(1);
     let mut sums = vec![Sample::default(); SUM_INTERVALS as usize + 1];
     for process in indices.iter().filter_map(|&index| timeline.processes.get(index)) {
         add_to_sums(process.series.points(), interval_us, &mut sums);
     }
-    let points =
-        (0u64..).zip(sums).map(|(index, sample)| Point::new(interval_us.saturating_mul(index), sample));
-    Some(ProcessSum { count: indices.len(), points: points.collect() })
+    (0u64..).zip(sums).map(|(index, sample)| Point::new(interval_us.saturating_mul(index), sample)).collect()
 }
 
 /// Adds the values of `points` at each multiple of `interval_us`, from the first point to the last.
@@ -218,14 +218,12 @@ mod tests {
         let timeline = fabricated::tree();
         let order = largest(&timeline);
         assert_eq!(order, [1, 2, 0]);
-        let sum = other_processes_sum(&timeline, &order[1..]).unwrap();
-        assert_eq!(sum.count, 2);
-        let end = sum.points.iter().rfind(|point| point.sample.rss_kib > 0).unwrap();
+        let sum = sum_of_processes(&timeline, &order[1..]);
+        let end = sum.iter().rfind(|point| point.sample.rss_kib > 0).unwrap();
         let shell = timeline.processes[0].series.points().last().unwrap();
         assert_eq!(end.sample.rss_kib, shell.sample.rss_kib, "only the shell is left at the end");
-        let peak = sum.points.iter().map(|point| point.sample.rss_kib).max().unwrap();
+        let peak = sum.iter().map(|point| point.sample.rss_kib).max().unwrap();
         assert!(peak > shell.sample.rss_kib);
-        assert_eq!(other_processes_sum(&timeline, &[]), None);
     }
 
     #[test]

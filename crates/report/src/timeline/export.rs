@@ -54,21 +54,15 @@ struct Row {
 }
 
 impl Row {
-    /// Its cells, in the order of [`columns`].
-    fn cells(&self, pids: &Pids) -> impl Iterator<Item = Cell> {
-        let pid =
-            pids.get(&self.process).map_or(Cell::Unknown, |pid| Cell::Whole(u64::from(pid.unsigned_abs())));
-        let sample = self.sample;
-        let cell = move |column: Column| match sample.shown(column) {
-            ColumnValue::Whole(number) => Cell::Whole(number),
-            ColumnValue::Micros(micros) => Cell::Micros(micros),
-        };
-        let leading = [Cell::Micros(self.at_us), pid, Cell::Whole(self.process.into())];
-        leading.into_iter().chain(Column::ALL.into_iter().map(cell))
+    /// Its figures, in the order of [`columns`]; `None` for an unknown one.
+    fn figures(&self, pids: &Pids) -> impl Iterator<Item = Option<ColumnValue>> {
+        let pid = pids.get(&self.process).map(|pid| ColumnValue::Whole(pid.unsigned_abs().into()));
+        let process = ColumnValue::Whole(self.process.into());
+        let leading = [Some(ColumnValue::Micros(self.at_us)), pid, Some(process)];
+        leading.into_iter().chain(Column::ALL.map(|column| Some(self.sample.shown(column))))
     }
 }
 
-/// The names of all columns.
 fn columns() -> impl Iterator<Item = &'static str> {
     LEADING_COLUMNS.into_iter().chain(Column::ALL.map(Column::name))
 }
@@ -76,23 +70,12 @@ fn columns() -> impl Iterator<Item = &'static str> {
 /// Process ids by process number.
 type Pids = HashMap<u32, i32>;
 
-/// A figure of a row.
-enum Cell {
-    /// Written as `null`, or empty in CSV.
-    Unknown,
-    Whole(u64),
-    /// Written as seconds.
-    Micros(u64),
-}
-
-impl Cell {
-    /// Writes the figure; `unknown` stands for an unknown one.
-    fn write(&self, out: &mut impl Write, unknown: &str) -> io::Result<()> {
-        match self {
-            Self::Unknown => out.write_all(unknown.as_bytes()),
-            Self::Whole(value) => write!(out, "{value}"),
-            Self::Micros(us) => write!(out, "{}.{:06}", us / 1_000_000, us % 1_000_000),
-        }
+/// Writes a figure, times in seconds; `unknown` stands for an unknown one.
+fn write_figure(out: &mut impl Write, figure: Option<ColumnValue>, unknown: &str) -> io::Result<()> {
+    match figure {
+        None => out.write_all(unknown.as_bytes()),
+        Some(ColumnValue::Whole(value)) => write!(out, "{value}"),
+        Some(ColumnValue::Micros(us)) => write!(out, "{}.{:06}", us / 1_000_000, us % 1_000_000),
     }
 }
 
@@ -158,8 +141,8 @@ pub fn csv(path: &Path, out: &mut dyn Write) -> Result<(), ExportError> {
     let mut out = BufWriter::new(out);
     writeln!(out, "{},mark", columns().collect::<Vec<_>>().join(","))?;
     for_each_row(path, &mut |row, pids| {
-        for cell in row.cells(pids) {
-            cell.write(&mut out, "")?;
+        for figure in row.figures(pids) {
+            write_figure(&mut out, figure, "")?;
             out.write_all(b",")?;
         }
         if let Some(name) = &row.mark {
@@ -194,23 +177,13 @@ pub fn json(path: &Path, timeline: &Timeline, out: &mut dyn Write) -> Result<(),
     write_field(&mut out, "recording", &recording(timeline))?;
     let marks: Vec<Value> = timeline.marks.iter().map(mark).collect();
     write_field(&mut out, "marks", &marks)?;
-    out.write_all(b",\n  \"processes\": [")?;
-    for (index, followed) in timeline.processes.iter().enumerate() {
-        let separator = if index == 0 { "" } else { "," };
-        let text = serde_json::to_string(&process(followed)).map_err(io::Error::from)?;
-        write!(out, "{separator}\n    {}", escape(&text))?;
-    }
-    out.write_all(b"]")?;
+    write_list(&mut out, "processes", timeline.processes.iter().map(process))?;
     write_field(&mut out, "groups", &groups_json::groups(timeline))?;
     write_field(&mut out, "exit", &exit(timeline))?;
     write_field(&mut out, "cost", &cost(timeline))?;
     write_field(&mut out, "caveats", &timeline.caveats)?;
-    out.write_all(b",\n  \"ledgers\": [")?;
-    for (index, ledger) in timeline.ledgers.iter().enumerate() {
-        out.write_all(if index == 0 { b"\n" } else { b",\n" })?;
-        write_ledger(&mut out, timeline, ledger)?;
-    }
-    out.write_all(b"],\n  \"samples\": ")?;
+    write_list(&mut out, "ledgers", timeline.ledgers.iter().map(|ledger| ledger_entry(timeline, ledger)))?;
+    out.write_all(b",\n  \"samples\": ")?;
     write_samples(path, &mut out)?;
     out.write_all(b"\n}\n")?;
     Ok(out.flush()?)
@@ -219,6 +192,20 @@ pub fn json(path: &Path, timeline: &Timeline, out: &mut dyn Write) -> Result<(),
 /// Writes a field of the document that is not its first.
 fn write_field(out: &mut impl Write, name: &str, value: &impl Serialize) -> io::Result<()> {
     write!(out, ",\n  \"{name}\": {}", escape(&serde_json::to_string(value)?))
+}
+
+/// Writes a field that is a list. Makes one value at a time: a ledger has many kilobytes.
+fn write_list<T: Serialize>(
+    out: &mut impl Write,
+    name: &str,
+    values: impl Iterator<Item = T>,
+) -> io::Result<()> {
+    write!(out, ",\n  \"{name}\": [")?;
+    for (index, value) in values.enumerate() {
+        let separator = if index == 0 { "" } else { "," };
+        write!(out, "{separator}\n    {}", escape(&serde_json::to_string(&value)?))?;
+    }
+    out.write_all(b"]")
 }
 
 /// Writes each column to a temporary file and then concatenates them, so that nothing is kept in
@@ -233,11 +220,11 @@ fn write_samples(path: &Path, out: &mut impl Write) -> Result<(), ExportError> {
         if row.mark.is_some() {
             return Ok(());
         }
-        for (cell, file) in row.cells(pids).zip(&mut files) {
+        for (figure, file) in row.figures(pids).zip(&mut files) {
             if !is_first {
                 file.write_all(b",")?;
             }
-            cell.write(file, "null")?;
+            write_figure(file, figure, "null")?;
         }
         is_first = false;
         Ok(())
@@ -252,7 +239,6 @@ fn write_samples(path: &Path, out: &mut impl Write) -> Result<(), ExportError> {
     Ok(out.write_all(b"}")?)
 }
 
-/// Copies a temporary file.
 fn copy(from: &mut File, to: &mut impl Write) -> io::Result<()> {
     let mut buffer = vec![0; COPY_BUFFER_BYTES];
     loop {
@@ -317,7 +303,7 @@ struct LedgerEntry<E> {
     explain: E,
 }
 
-fn write_ledger(out: &mut impl Write, timeline: &Timeline, ledger: &Ledger) -> io::Result<()> {
+fn ledger_entry<'a>(timeline: &'a Timeline, ledger: &'a Ledger) -> LedgerEntry<impl Serialize + use<'a>> {
     let explain = nested_document(
         "strandline/explain/1",
         &timeline.header.version,
@@ -325,7 +311,7 @@ fn write_ledger(out: &mut impl Write, timeline: &Timeline, ledger: &Ledger) -> i
         Some(&ledger.explain),
         &ledger.explain,
     );
-    let entry = LedgerEntry {
+    LedgerEntry {
         at: moment_name(ledger),
         moment: moment_kind(ledger.moment),
         pid: ledger.pid,
@@ -334,8 +320,7 @@ fn write_ledger(out: &mut impl Write, timeline: &Timeline, ledger: &Ledger) -> i
         share_of_peak: timeline.share_of_peak(ledger),
         tree_pss_bytes: ledger.tree_pss_bytes,
         explain,
-    };
-    write!(out, "    {}", escape(&serde_json::to_string(&entry)?))
+    }
 }
 
 fn process(process: &Process) -> Value {

@@ -1,19 +1,18 @@
 //! The control group in the terminal: its rows stacked over time below the limit, a table of them,
 //! and what it held at a kill.
 
-use super::choice::{seconds_of, time};
+use super::chart::{AXIS_COLUMNS, with_axes};
+use super::choice::seconds_of;
 use super::group_view::{Band, GroupView, Line, in_cells};
 use super::{GroupPoint, Timeline};
 use crate::paint::{Paint, Surface};
 use crate::table::{Column, figures, lay_out, words};
 use crate::terminal::{strong, table_lines};
-use crate::text::{pad_left, width, wrap};
+use crate::text::wrap;
 use crate::units::{bytes, maybe_bytes};
 
 /// Height of the chart in lines.
 const LINES: usize = 10;
-/// Width of the axis in columns: `1.56 GiB ┤`.
-const AXIS_COLUMNS: usize = 11;
 /// The letters of the bands, at least as many as there are bands.
 const LETTERS: &[u8; 8] = b"ABCDEFGH";
 /// The colours of the bands, of the 256.
@@ -47,22 +46,10 @@ pub(super) fn groups(timeline: &Timeline, surface: Surface) -> Vec<String> {
 fn stacked_chart(view: &GroupView<'_>, end_us: u64, surface: Surface) -> Vec<String> {
     let columns = surface.columns.saturating_sub(AXIS_COLUMNS);
     let points = in_cells(view.group, end_us, columns);
-    let mut lines = Vec::new();
-    for index in 0..LINES {
-        let label = match index {
-            0 => bytes(view.top_bytes),
-            _ if index == LINES / 2 => bytes(view.top_bytes / 2),
-            _ => String::new(),
-        };
-        let tick = if label.is_empty() { '│' } else { '┤' };
-        let line = line_text(&line_cells(view, &points, LINES - 1 - index, end_us), surface);
-        lines.push(format!("{}{tick}{line}", pad_left(&label, AXIS_COLUMNS - 1)));
-    }
-    lines.push(format!("{}└{}", pad_left("0 B", AXIS_COLUMNS - 1), "─".repeat(columns)));
-    let (start_label, end_label) = ("0 s", time(end_us));
-    let gap = columns.saturating_sub(width(start_label) + width(&end_label));
-    lines.push(format!("{}{start_label}{}{end_label}", " ".repeat(AXIS_COLUMNS), " ".repeat(gap)));
-    lines
+    let row = |level: usize| line_text(&line_cells(view, &points, level, end_us), surface);
+    let rows = (0..LINES).rev().map(row).collect();
+    let labels = [view.top_bytes, view.top_bytes / 2].map(bytes);
+    with_axes(rows, labels, &"─".repeat(columns), end_us)
 }
 
 /// What a cell of the chart shows.

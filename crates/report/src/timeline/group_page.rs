@@ -1,9 +1,8 @@
 //! The control group in the page: its rows stacked over time beside the limit, as a picture without
 //! a script, and a table with the exact figures.
 
-use std::fmt::Write;
-
 use serde::Serialize;
+use strandline_recording::GroupKill;
 
 use super::choice::{seconds_of, time};
 use super::group_view::{GroupView, Line, in_cells};
@@ -104,43 +103,36 @@ impl Scale {
 
 /// The picture. It has figures alone: no name of the recording.
 fn picture(view: &GroupView<'_>, end_us: u64) -> String {
-    let mut svg = format!(
-        "<svg class=\"stack\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"The rows of the control group, stacked over time; the table has the figures\">"
-    );
-    // Writing to a string cannot fail.
-    let _ = draw(&mut svg, view, end_us);
-    svg + "</svg>"
-}
-
-/// Draws the sizes, the bands, the limits, the kill, and the ends of the time axis.
-fn draw(svg: &mut String, view: &GroupView<'_>, end_us: u64) -> std::fmt::Result {
     let scale = Scale { end_us, top_bytes: view.top_bytes };
-    draw_sizes(svg, &scale)?;
-    draw_bands(svg, view, &scale)?;
-    draw_limits(svg, view, &scale)?;
-    if let Some(kill) = view.kill {
+    let (sizes, bands, limits) = (sizes(&scale), bands(view, &scale), limits(view, &scale));
+    let kill_line = |kill: &GroupKill| {
         let x = scale.x(kill.noticed_us);
-        write!(svg, "<line class=\"kill\" x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{BOTTOM}\"/>")?;
-    }
-    let y = HEIGHT - 6.0;
-    write!(svg, "<text x=\"{LEFT}\" y=\"{y}\">0 s</text>")?;
-    write!(svg, "<text class=\"size\" x=\"{RIGHT}\" y=\"{y}\">{}</text>", time(end_us))
+        format!("<line class=\"kill\" x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{BOTTOM}\"/>")
+    };
+    let (kill, y, end) = (view.kill.map_or(String::new(), kill_line), HEIGHT - 6.0, time(end_us));
+    format!(
+        "<svg class=\"stack\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"The rows of the control group, stacked over time; the table has the figures\">\
+         {sizes}{bands}{limits}{kill}<text x=\"{LEFT}\" y=\"{y}\">0 s</text><text class=\"size\" x=\"{RIGHT}\" y=\"{y}\">{end}</text></svg>"
+    )
 }
 
-/// Draws lines with labels at the bottom, the middle and the top.
-fn draw_sizes(svg: &mut String, scale: &Scale) -> std::fmt::Result {
-    for halves in [0, 1, 2] {
+/// Lines with labels at the bottom, the middle and the top.
+fn sizes(scale: &Scale) -> String {
+    let line = |halves: u64| {
         let size = scale.top_bytes / 2 * halves;
         let (y, label_x, label) = (scale.y(size), LEFT - 6.0, bytes(size));
-        write!(svg, "<line class=\"axis\" x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{RIGHT}\" y2=\"{y:.1}\"/>")?;
         let baseline = y + 4.0;
-        write!(svg, "<text class=\"size\" x=\"{label_x}\" y=\"{baseline:.1}\">{label}</text>")?;
-    }
-    Ok(())
+        format!(
+            "<line class=\"axis\" x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{RIGHT}\" y2=\"{y:.1}\"/>\
+             <text class=\"size\" x=\"{label_x}\" y=\"{baseline:.1}\">{label}</text>"
+        )
+    };
+    [0, 1, 2].map(line).concat()
 }
 
-/// Draws the bands, each on those before it.
-fn draw_bands(svg: &mut String, view: &GroupView<'_>, scale: &Scale) -> std::fmt::Result {
+/// The bands, each on those before it.
+fn bands(view: &GroupView<'_>, scale: &Scale) -> String {
+    let mut svg = String::new();
     let points = in_cells(view.group, scale.end_us, CELLS);
     let mut points: Vec<&GroupPoint> = points.into_iter().flatten().collect();
     points.dedup_by_key(|point| point.at_us);
@@ -153,23 +145,25 @@ fn draw_bands(svg: &mut String, view: &GroupView<'_>, scale: &Scale) -> std::fmt
         let upper = points.iter().zip(&upper_edge).map(path_point);
         let lower = points.iter().zip(&lower_edge).rev().map(path_point);
         let outline: String = upper.chain(lower).collect();
-        write!(svg, "<polygon class=\"band-{index}\" points=\"{}\"/>", outline.trim_end())?;
+        svg += &format!("<polygon class=\"band-{index}\" points=\"{}\"/>", outline.trim_end());
         lower_edge = upper_edge;
     }
-    Ok(())
+    svg
 }
 
-/// Draws each limit for as long as it held.
-fn draw_limits(svg: &mut String, view: &GroupView<'_>, scale: &Scale) -> std::fmt::Result {
+/// A line for each limit, as long as it held.
+fn limits(view: &GroupView<'_>, scale: &Scale) -> String {
+    let mut svg = String::new();
     let limits = &view.group.limits;
     for (index, step) in limits.iter().enumerate() {
         let end_us = limits.get(index + 1).map_or(scale.end_us, |next| next.at_us);
         if let Some(limit) = step.bytes.filter(|&limit| limit <= view.top_bytes) {
             let (x1, x2, y) = (scale.x(step.at_us), scale.x(end_us), scale.y(limit));
-            write!(svg, "<line class=\"limit\" x1=\"{x1:.1}\" y1=\"{y:.1}\" x2=\"{x2:.1}\" y2=\"{y:.1}\"/>")?;
+            svg +=
+                &format!("<line class=\"limit\" x1=\"{x1:.1}\" y1=\"{y:.1}\" x2=\"{x2:.1}\" y2=\"{y:.1}\"/>");
         }
     }
-    Ok(())
+    svg
 }
 
 #[cfg(test)]

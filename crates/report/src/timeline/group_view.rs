@@ -14,24 +14,18 @@ use crate::units::{bytes, seconds};
 pub(super) const MAX_BANDS: usize = 6;
 /// Maximum number of rows in the sentence on a kill.
 const MAX_KILL_ROWS: usize = 4;
-/// Maximum width of a path.
 const MAX_PATH_COLUMNS: usize = 120;
 /// A limit up to this many times the largest charge is part of the picture.
 const MAX_LIMIT_FACTOR: u64 = 4;
 
-/// Rows that are drawn as one.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Band {
-    /// The row's name, or that of the sum of several.
-    pub name: String,
-    /// Indices of [`GroupTimeline::rows`].
-    pub rows: Vec<usize>,
-}
+/// Rows that are drawn as one: indices of [`GroupTimeline::rows`].
+#[derive(Clone, Debug)]
+pub(super) struct Band(Vec<usize>);
 
 impl Band {
     /// Its bytes at a moment.
     pub fn bytes(&self, point: &GroupPoint) -> u64 {
-        let bytes = self.rows.iter().filter_map(|&row| point.rows.get(row));
+        let bytes = self.0.iter().filter_map(|&row| point.rows.get(row));
         bytes.fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 }
@@ -94,7 +88,7 @@ impl<'a> GroupView<'a> {
             Line {
                 name: clean_sentence(id),
                 state: state_of(id).unwrap_or("?"),
-                band: bands.iter().position(|band| band.rows.contains(&row)),
+                band: bands.iter().position(|band| band.0.contains(&row)),
                 peak_bytes: row_bytes(peak, row),
                 kill_bytes: kill.and_then(|kill| kill.rows.get(id).copied()),
                 last_bytes: row_bytes(last_point, row),
@@ -162,10 +156,9 @@ fn bands(group: &GroupTimeline) -> Vec<Band> {
     let id = |row: usize| group.rows.get(row).map_or("", String::as_str);
     let mut single = single_rows.to_vec();
     single.sort_by_key(|&row| state_of(id(row)) == Some("evictable"));
-    let mut bands: Vec<Band> =
-        single.into_iter().map(|row| Band { name: clean_sentence(id(row)), rows: vec![row] }).collect();
+    let mut bands: Vec<Band> = single.into_iter().map(|row| Band(vec![row])).collect();
     if !other_rows.is_empty() {
-        bands.push(Band { name: "other rows".to_owned(), rows: other_rows.to_vec() });
+        bands.push(Band(other_rows.to_vec()));
     }
     bands
 }
@@ -211,9 +204,9 @@ mod tests {
         }
         assert_eq!(view.bands.len(), MAX_BANDS + 1);
         // What is reclaimed is above what stays.
-        let names: Vec<&str> = view.bands.iter().map(|band| band.name.as_str()).collect();
-        assert_eq!((names[0], names[MAX_BANDS]), ("group.anon", "other rows"));
-        assert_eq!(names[MAX_BANDS - 2..MAX_BANDS], ["group.cache.clean", "group.charge_stock"]);
+        let name = |band: usize| view.group.rows[view.bands[band].0[0]].as_str();
+        assert_eq!((name(0), view.bands[MAX_BANDS].0.len()), ("group.anon", rows.len() - MAX_BANDS));
+        assert_eq!([MAX_BANDS - 2, MAX_BANDS - 1].map(name), ["group.cache.clean", "group.charge_stock"]);
         let text = view.kill_sentences().join(" ");
         assert!(text.contains("killed 1 process") && text.contains("taken 3.0 ms before"), "{text}");
         assert!(text.contains("of 64.0 MiB: group.anon") && text.contains("not which limit"), "{text}");

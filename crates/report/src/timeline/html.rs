@@ -4,18 +4,19 @@
 //! selections. The content security policy permits only the page's own script and style, by digest:
 //! a name that broke out of the markup would still not run.
 
+use minijinja::context;
 use minijinja::value::{Serde, Value};
-use minijinja::{Environment, context};
 use serde::Serialize;
 use strandline_recording::{Mark, Sample};
 
-use super::choice::{bytes_of, command, ending, peak_bytes, peak_name, process_name, seconds_of, title};
+use super::choice::{
+    bytes_of, change_text, command, ending, peak_bytes, peak_name, process_name, seconds_of, title,
+};
 use super::group_page::{self, GroupSection};
 use super::html_data::{MAX_MARKS, PageData, caveat_lines};
 use super::{Process, SampleCounts, Timeline};
-use crate::json::VERSION;
-use crate::template::{DrawError, digest};
-use crate::text::{clean, clean_sentence, counted, own_command, shorten};
+use crate::template::{DrawError, digest, render};
+use crate::text::{clean, clean_sentence, own_command, shorten};
 use crate::units::{UNKNOWN, bytes, maybe_bytes, seconds, thousands};
 
 const PAGE: &str = include_str!("assets/page.html");
@@ -56,11 +57,7 @@ pub fn page(timelines: &[Timeline]) -> Result<String, DrawError> {
     let script = format!("{UPLOT}\n(() => {{\n\"use strict\";\n{}\n}})();\n", SCRIPTS.join("\n"));
     let views: Vec<RecordingView> =
         timelines.iter().enumerate().map(|(index, timeline)| RecordingView::new(index, timeline)).collect();
-    let mut templates = Environment::new();
-    templates.add_filter("counted", |count: u64, noun: &str| counted(count, noun));
-    templates.add_template("page.html", PAGE)?;
-    let text = templates.get_template("page.html")?.render(context! {
-        version => VERSION,
+    let content = context! {
         title => title(timelines),
         recordings => Value::from(Serde(views)),
         several => timelines.len() > 1,
@@ -68,13 +65,11 @@ pub fn page(timelines: &[Timeline]) -> Result<String, DrawError> {
         ledgers => timelines.iter().map(|timeline| timeline.ledgers.len()).sum::<usize>(),
         ledgers_left_out => data.ledgers_left_out,
         mark_columns => MARK_COLUMNS.map(|column| column.title),
-        style_digest => digest(&style),
         script_digest => digest(&script),
-        style,
         script,
-        data => data.to_script()?,
-    })?;
-    Ok(text)
+        data => data.to_script().map_err(DrawError::new)?,
+    };
+    render(PAGE, &style, content)
 }
 
 /// A figure for people, and its exact value.
@@ -239,29 +234,22 @@ fn environment(timeline: &Timeline) -> Vec<Fact> {
 #[derive(Clone, Copy)]
 struct MarkColumn {
     title: &'static str,
-    /// Whether it is a count; otherwise it is bytes.
-    is_count: bool,
+    format: fn(u64) -> String,
     figure: fn(&Sample) -> u64,
 }
 
-impl MarkColumn {
-    const fn bytes(title: &'static str, figure: fn(&Sample) -> u64) -> Self {
-        Self { title, is_count: false, figure }
-    }
-
-    const fn count(title: &'static str, figure: fn(&Sample) -> u64) -> Self {
-        Self { title, is_count: true, figure }
-    }
+const fn column(title: &'static str, format: fn(u64) -> String, figure: fn(&Sample) -> u64) -> MarkColumn {
+    MarkColumn { title, format, figure }
 }
 
 const MARK_COLUMNS: [MarkColumn; 7] = [
-    MarkColumn::bytes("RSS", |sample| bytes_of(sample.rss_kib)),
-    MarkColumn::bytes("anonymous", |sample| bytes_of(sample.anonymous_kib)),
-    MarkColumn::bytes("file", |sample| bytes_of(sample.file_kib)),
-    MarkColumn::bytes("VmData", |sample| bytes_of(sample.data_kib)),
-    MarkColumn::bytes("VmSize", |sample| bytes_of(sample.virtual_kib)),
-    MarkColumn::count("minor faults", |sample| sample.minor_faults),
-    MarkColumn::count("major faults", |sample| sample.major_faults),
+    column("RSS", bytes, |sample| bytes_of(sample.rss_kib)),
+    column("anonymous", bytes, |sample| bytes_of(sample.anonymous_kib)),
+    column("file", bytes, |sample| bytes_of(sample.file_kib)),
+    column("VmData", bytes, |sample| bytes_of(sample.data_kib)),
+    column("VmSize", bytes, |sample| bytes_of(sample.virtual_kib)),
+    column("minor faults", thousands, |sample| sample.minor_faults),
+    column("major faults", thousands, |sample| sample.major_faults),
 ];
 
 /// The rows of the table of marks.
@@ -289,17 +277,14 @@ fn marks(timeline: &Timeline) -> Vec<MarkRow> {
 
 /// The figure of a mark, and its change since the previous one.
 fn cells(column: &MarkColumn, mark: &Mark, previous: Option<&Mark>) -> [Cell; 2] {
-    let format = |figure: u64| if column.is_count { thousands(figure) } else { bytes(figure) };
-    let current = (column.figure)(&mark.sample);
-    let before = previous.map(|previous| (column.figure)(&previous.sample));
+    let &MarkColumn { format, figure, .. } = column;
+    let current = figure(&mark.sample);
+    let before = previous.map(|previous| figure(&previous.sample));
     let change = before.map(|before| i128::from(current) - i128::from(before));
-    let sign = match change {
-        None | Some(0) => "",
-        Some(change) if change < 0 => "−",
-        Some(_) => "+",
-    };
-    let text = before.map_or(String::new(), |before| format!("{sign}{}", format(current.abs_diff(before))));
-    [Cell { text: format(current), exact: Some(i128::from(current)) }, Cell { text, exact: change }]
+    [
+        Cell { text: format(current), exact: Some(i128::from(current)) },
+        Cell { text: change_text(current, before, format), exact: change },
+    ]
 }
 
 impl ProcessRow {

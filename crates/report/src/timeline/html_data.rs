@@ -13,7 +13,7 @@ use strandline_inspect::Caveat;
 use strandline_inspect::facts::{Explanation, MapCell, MappedCells, PageMap, Row};
 use strandline_recording::{Ledger, Moment, Sample, differences};
 
-use super::choice::{bytes_of, largest, moment_kind, other_processes_sum, process_name};
+use super::choice::{bytes_of, largest, moment_kind, process_name, sum_of_processes};
 use super::{Point, Timeline};
 use crate::model::{self, Rows, View, state_name, stratum_name};
 use crate::text::{clean, clean_sentence, counted};
@@ -143,7 +143,6 @@ struct MappingData {
 }
 
 impl PageData {
-    /// Makes the data of `timelines`.
     pub fn new(timelines: &[Timeline]) -> Self {
         let mut names = RowNames::default();
         let mut ledgers = Vec::new();
@@ -151,8 +150,7 @@ impl PageData {
         for &LedgerPlace { recording, index } in &places {
             let Some(timeline) = timelines.get(recording) else { continue };
             let Some(ledger) = timeline.ledgers.get(index) else { continue };
-            let share_of_peak = timeline.share_of_peak(ledger);
-            ledgers.push(LedgerData { share_of_peak, ..LedgerData::new(recording, ledger, &mut names) });
+            ledgers.push(LedgerData::new(recording, timeline, ledger, &mut names));
         }
         let mut runs_left = MAX_RUNS;
         for (data, &LedgerPlace { recording, index }) in ledgers.iter_mut().zip(&places).rev() {
@@ -243,7 +241,8 @@ fn runtime_texts(sections: Vec<Section>, named: Vec<String>) -> Vec<String> {
 }
 
 impl LedgerData {
-    fn new(recording: usize, ledger: &Ledger, names: &mut RowNames) -> Self {
+    /// The data without a page map.
+    fn new(recording: usize, timeline: &Timeline, ledger: &Ledger, names: &mut RowNames) -> Self {
         let explain: &Explanation = &ledger.explain;
         let view = View::new(explain, Rows::Largest(0));
         let mut rows: Vec<&Row> = explain.rows.iter().collect();
@@ -277,7 +276,7 @@ impl LedgerData {
                 .map(|(name, value)| [clean(name), clean_sentence(value)])
                 .collect(),
             caveats: caveat_lines(&explain.caveats),
-            share_of_peak: None,
+            share_of_peak: timeline.share_of_peak(ledger),
             map: None,
         }
     }
@@ -366,8 +365,9 @@ impl Recording {
                 line
             })
             .collect();
-        if let Some(sum) = other_processes_sum(timeline, other_processes) {
-            lines.push(LineData::new(format!("others: {}", sum.count), &sum.points, None));
+        if !other_processes.is_empty() {
+            let name = format!("others: {}", other_processes.len());
+            lines.push(LineData::new(name, &sum_of_processes(timeline, other_processes), None));
         }
         Self {
             end_us: timeline.last_us(),
@@ -422,6 +422,7 @@ mod tests {
     fn columns_are_differences_that_add_up() {
         let timeline = fabricated::tree();
         let data = PageData::new(std::slice::from_ref(&timeline));
+        assert_eq!(data.recordings[0].lines.len(), 3, "no line of other processes");
         let worker = &data.recordings[0].lines[0];
         let points = timeline.processes[1].series.points();
         assert_eq!(worker.us.len(), points.len());

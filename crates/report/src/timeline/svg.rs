@@ -13,10 +13,11 @@ use plotters::element::{PathElement, Polygon, Text};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{Color, FontStyle, IntoFont, RGBColor, ShapeStyle, TextStyle, WHITE, register_font};
 
-use self::ticks::{byte_label, byte_ticks, time_label, time_ticks};
+use self::ticks::{byte_ticks, time_label, time_ticks};
 use super::choice::{bytes_of, ending, largest, process_name, seconds_of, title};
 use super::html::MAX_RECORDINGS;
 use super::{Point, Timeline};
+use crate::pages::plot::{Position, label};
 use crate::template::DrawError;
 use crate::text::{clean_sentence, shorten};
 
@@ -82,12 +83,7 @@ type DrawResult<DB> = Result<(), DrawingAreaErrorKind<<DB as DrawingBackend>::Er
 pub fn svg(timelines: &[Timeline]) -> Result<String, DrawError> {
     register_font_once()?;
     let mut text = String::new();
-    {
-        let area = SVGBackend::with_string(&mut text, (WIDTH, HEIGHT)).into_drawing_area();
-        let pen = Pen { area: &area, scale: 1 };
-        picture(&pen, timelines).map_err(|error| DrawError(error.to_string()))?;
-        area.present().map_err(|error| DrawError(error.to_string()))?;
-    }
+    draw(SVGBackend::with_string(&mut text, (WIDTH, HEIGHT)), 1, timelines)?;
     Ok(text)
 }
 
@@ -99,23 +95,24 @@ pub fn png(timelines: &[Timeline]) -> Result<Vec<u8>, DrawError> {
     register_font_once()?;
     let (fine_width, fine_height) = (WIDTH * SUPERSAMPLING, HEIGHT * SUPERSAMPLING);
     let mut fine_pixels = vec![255u8; fine_width as usize * fine_height as usize * CHANNELS];
-    {
-        let fine_size = (fine_width, fine_height);
-        let area = BitMapBackend::with_buffer(&mut fine_pixels, fine_size).into_drawing_area();
-        let pen = Pen { area: &area, scale: SUPERSAMPLING as i32 };
-        picture(&pen, timelines).map_err(|error| DrawError(error.to_string()))?;
-        area.present().map_err(|error| DrawError(error.to_string()))?;
-    }
+    let backend = BitMapBackend::with_buffer(&mut fine_pixels, (fine_width, fine_height));
+    draw(backend, SUPERSAMPLING as i32, timelines)?;
     let pixels = averaged(&fine_pixels, fine_width as usize);
     let mut file = Vec::new();
     let mut encoder = png::Encoder::new(&mut file, WIDTH, HEIGHT);
     encoder.set_color(png::ColorType::Rgb);
     encoder.set_depth(png::BitDepth::Eight);
-    let failed = |error: png::EncodingError| DrawError(error.to_string());
-    let mut writer = encoder.write_header().map_err(failed)?;
-    writer.write_image_data(&pixels).map_err(failed)?;
-    writer.finish().map_err(failed)?;
+    let mut writer = encoder.write_header().map_err(DrawError::new)?;
+    writer.write_image_data(&pixels).map_err(DrawError::new)?;
+    writer.finish().map_err(DrawError::new)?;
     Ok(file)
+}
+
+/// Draws the picture on a backend of `scale` times its resolution.
+fn draw<DB: DrawingBackend>(backend: DB, scale: i32, timelines: &[Timeline]) -> Result<(), DrawError> {
+    let area = backend.into_drawing_area();
+    picture(&Pen { area: &area, scale }, timelines).map_err(DrawError::new)?;
+    area.present().map_err(DrawError::new)
 }
 
 /// Bytes of a pixel: red, green, blue.
@@ -166,19 +163,6 @@ struct Figure {
 impl Figure {
     fn new(at_us: u64, kib: u64) -> Self {
         Self { seconds: seconds_of(at_us), bytes: bytes_of(kib) as f64 }
-    }
-}
-
-/// A place in the picture.
-#[derive(Clone, Copy)]
-struct Position {
-    x: f64,
-    y: f64,
-}
-
-impl Position {
-    fn new(x: f64, y: f64) -> Self {
-        Self { x, y }
     }
 }
 
@@ -235,7 +219,6 @@ impl<DB: DrawingBackend> Pen<'_, DB> {
         (scaled(position.x), scaled(position.y))
     }
 
-    /// Draws a line through points.
     fn line(&self, points: &[Position], style: impl Into<ShapeStyle>, width: u32) -> DrawResult<DB> {
         let mut style = style.into();
         style.stroke_width = width * self.scale.unsigned_abs();
@@ -287,7 +270,6 @@ fn fitted(text: &str, size: i32, max_pixels: i32) -> String {
     shortened
 }
 
-/// Draws the whole picture.
 fn picture<DB: DrawingBackend>(pen: &Pen<'_, DB>, timelines: &[Timeline]) -> DrawResult<DB> {
     pen.area.fill(&WHITE)?;
     draw_heading(pen, timelines)?;
@@ -402,7 +384,7 @@ fn draw_axes<DB: DrawingBackend>(pen: &Pen<'_, DB>, frame: &Frame) -> DrawResult
     for size in byte_ticks(frame.top_bytes) {
         let y = frame.y(size);
         pen.line(&[Position::new(left, y), Position::new(right, y)], GRID_COLOUR, 1)?;
-        pen.text(byte_label(size), Position::new(left - 8.0, y), TEXT_SIZE, MUTED_COLOUR, HPos::Right)?;
+        pen.text(label(size, true), Position::new(left - 8.0, y), TEXT_SIZE, MUTED_COLOUR, HPos::Right)?;
     }
     let edge = [(left, top), (left, bottom), (right, bottom)].map(|(x, y)| Position::new(x, y));
     pen.line(&edge, MUTED_COLOUR, 1)?;

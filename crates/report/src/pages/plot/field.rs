@@ -161,11 +161,8 @@ pub fn picture(plot: &Plot, series: &[&Series], top: f64, mut notes: Vec<String>
         drawn_points.iter().for_each(|point| draw_name(&mut drawing, &frame, point, &mut occupied));
     }
     if drawn_points.is_empty() {
-        drawing.muted(
-            Position::new(frame.middle(), frame.top + FIELD_HEIGHT / 2.0),
-            Anchor::Middle,
-            "no figures",
-        );
+        let middle = Position::new(frame.middle(), frame.top + FIELD_HEIGHT / 2.0);
+        drawing.muted(middle, Anchor::Middle, "no figures");
     }
     Picture { drawing, height, notes }
 }
@@ -290,7 +287,7 @@ fn thinned(points: impl Iterator<Item = Option<Position>>) -> Vec<Option<Positio
             .zip(column.first())
             .is_some_and(|(point, first_point)| (point.x - first_point.x).abs() < 0.5);
         if !is_same_column {
-            flush_column(&mut thinned, &mut column);
+            thinned.extend(column.drain(..).map(Some));
         }
         match point {
             Some(point) if column.len() < 4 => column.push(point),
@@ -314,13 +311,8 @@ fn thinned(points: impl Iterator<Item = Option<Position>>) -> Vec<Option<Positio
             None => {}
         }
     }
-    flush_column(&mut thinned, &mut column);
+    thinned.extend(column.into_iter().map(Some));
     thinned
-}
-
-/// Moves the points of a column of pixels to those that are kept.
-fn flush_column(thinned: &mut Vec<Option<Position>>, column: &mut Vec<Position>) {
-    thinned.extend(column.drain(..).map(Some));
 }
 
 /// The tooltip of a point: its name or that of the series, and its figures.
@@ -373,17 +365,11 @@ fn draw_y_axis(drawing: &mut Drawing, plot: &Plot, frame: &Frame) {
     for tick in &frame.y_ticks {
         let y = frame.y_pixel(tick.position);
         drawing.grid(Position::new(frame.left, y), Position::new(frame.right, y));
-        drawing.muted(
-            Position::new(frame.left - 7.0, y),
-            Anchor::End,
-            &fitted(&tick.label, frame.left - MARGIN),
-        );
+        let label = fitted(&tick.label, frame.left - MARGIN);
+        drawing.muted(Position::new(frame.left - 7.0, y), Anchor::End, &label);
     }
-    drawing.muted(
-        Position::new(MARGIN, frame.top - 18.0),
-        Anchor::Start,
-        &fitted(&plot.y_label, frame.width()),
-    );
+    let y_label = fitted(&plot.y_label, frame.width());
+    drawing.muted(Position::new(MARGIN, frame.top - 18.0), Anchor::Start, &y_label);
 }
 
 /// Draws the x axis with its ticks, and its label above the bottom of the picture at `height`.
@@ -394,12 +380,8 @@ fn draw_x_axis(drawing: &mut Drawing, plot: &Plot, frame: &Frame, labels: &XLabe
         let x = frame.x_pixel(tick.position);
         let half_width = text_width(&tick.label) / 2.0;
         if labels.are_rotated {
-            drawing.rotated(
-                Position::new(x + 4.0, frame.bottom + 12.0),
-                Anchor::End,
-                ROTATION_DEGREES,
-                &tick.label,
-            );
+            let name_end = Position::new(x + 4.0, frame.bottom + 12.0);
+            drawing.rotated(name_end, Anchor::End, ROTATION_DEGREES, &tick.label);
         } else if x - half_width > last_label_end {
             drawing.axis(Position::new(x, frame.bottom), Position::new(x, frame.bottom + 4.0));
             drawing.muted(Position::new(x, frame.bottom + 14.0), Anchor::Middle, &tick.label);

@@ -1,6 +1,6 @@
 //! Bars and strips: a row per name and series, along one axis of figures.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 
 use super::axis::{Axis, ZeroEnd, label};
 use super::drawing::{Anchor, Drawing, PointStyle, Position, WIDTH, fitted, text_width};
@@ -18,7 +18,6 @@ const SERIES_ROW_HEIGHT: f64 = 18.0;
 const GAP: f64 = 8.0;
 /// Height of the axis below the rows, with its labels.
 const AXIS_HEIGHT: f64 = 52.0;
-/// Maximum width of names.
 const MAX_NAME_WIDTH: f64 = 250.0;
 /// Width of the figures at the ends of bars.
 const FIGURE_WIDTH: f64 = 76.0;
@@ -41,6 +40,7 @@ struct Row {
 
 /// The rows of all series at one position.
 struct NamedRows {
+    x: f64,
     name: String,
     /// By series.
     rows: Vec<Row>,
@@ -48,6 +48,7 @@ struct NamedRows {
 
 /// All rows of a plot, and what is left out.
 struct Rows {
+    /// In order of `x`.
     named: Vec<NamedRows>,
     /// Number of points without a position on the axis.
     missing_points: usize,
@@ -59,26 +60,33 @@ impl Rows {
     fn new(plot: &Plot, series: &[&Series]) -> Self {
         let scale = y_scale(plot);
         let is_drawable = |y: f64| y.is_finite() && (!scale.is_logarithmic || y > 0.0);
-        let empty_rows = || vec![Row::default(); series.len()];
-        let mut rows_by_x: BTreeMap<Ordered, Vec<Row>> = BTreeMap::new();
+        let empty_rows =
+            |x: f64, name: String| NamedRows { x, name, rows: vec![Row::default(); series.len()] };
+        let names = plot.x_names.iter().take(MAX_NAMES).enumerate();
+        let mut named: Vec<NamedRows> =
+            names.map(|(index, name)| empty_rows(index as f64, name.clone())).collect();
         let mut missing_points = 0;
         let mut more_positions = HashSet::new();
-        for index in 0..plot.x_names.len().min(MAX_NAMES) {
-            rows_by_x.insert(Ordered(index as f64), empty_rows());
-        }
         for (series_index, one_series) in series.iter().enumerate() {
             for (point_index, &Point { x, y }) in one_series.points.iter().enumerate().take(MAX_POINTS) {
                 if !x.is_finite() || !is_drawable(y) {
                     missing_points += 1;
                     continue;
                 }
-                let can_add = rows_by_x.len() < MAX_NAMES && plot.x_names.is_empty();
-                if !can_add && !rows_by_x.contains_key(&Ordered(x)) {
-                    more_positions.insert(x.to_bits());
-                    continue;
-                }
-                let rows = rows_by_x.entry(Ordered(x)).or_insert_with(empty_rows);
-                let Some(row) = rows.get_mut(series_index) else { continue };
+                // 0.0 and -0.0 are the same position.
+                let place = match named.binary_search_by(|at| (at.x + 0.0).total_cmp(&(x + 0.0))) {
+                    Ok(place) => place,
+                    Err(_) if named.len() >= MAX_NAMES || !plot.x_names.is_empty() => {
+                        more_positions.insert(x.to_bits());
+                        continue;
+                    }
+                    Err(place) => {
+                        named.insert(place, empty_rows(x, label(x, plot.x_is_bytes)));
+                        place
+                    }
+                };
+                let row = named.get_mut(place).and_then(|at| at.rows.get_mut(series_index));
+                let Some(row) = row else { continue };
                 row.figures.push(y);
                 let interval = one_series.intervals.get(point_index);
                 let interval = interval.filter(|ends| is_drawable(ends.low) && is_drawable(ends.high));
@@ -86,37 +94,14 @@ impl Rows {
                 row.label = row.label.take().or_else(|| one_series.labels.get(point_index).cloned());
             }
         }
-        let named = |(Ordered(x), rows): (Ordered, Vec<Row>)| {
-            let name = plot.x_names.get(x as usize).filter(|_| x >= 0.0).cloned();
-            NamedRows { name: name.unwrap_or_else(|| label(x, plot.x_is_bytes)), rows }
-        };
         let more_names = more_positions.len() + plot.x_names.len().saturating_sub(MAX_NAMES);
-        Self { named: rows_by_x.into_iter().map(named).collect(), missing_points, more_names }
+        Self { named, missing_points, more_names }
     }
 }
 
 /// The interval with its smaller end first.
 fn in_order(Interval { low, high }: Interval) -> Interval {
     Interval { low: low.min(high), high: low.max(high) }
-}
-
-/// A figure that is not NaN, as an ordered key.
-#[derive(Clone, Copy, PartialEq)]
-struct Ordered(f64);
-
-impl Eq for Ordered {}
-
-impl PartialOrd for Ordered {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Ordered {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        // 0.0 and -0.0 are the same position.
-        (self.0 + 0.0).total_cmp(&(other.0 + 0.0))
-    }
 }
 
 /// The area of the rows, and their axis.
@@ -182,7 +167,7 @@ pub fn picture(plot: &Plot, series: &[&Series], top: f64, mut notes: Vec<String>
     let bottom = top + name_height * named.len().max(1) as f64 + GAP / 2.0;
     let mut drawing = Drawing::new();
     draw_axis(&mut drawing, plot, &frame, top, bottom);
-    for (index, NamedRows { name, rows }) in named.iter().enumerate() {
+    for (index, NamedRows { name, rows, .. }) in named.iter().enumerate() {
         let start = top + name_height * index as f64 + GAP;
         let middle = start + (name_height - GAP) / 2.0;
         drawing.text(Position::new(frame.left - 8.0, middle), Anchor::End, &fitted(name, widest_name + 1.0));
@@ -218,11 +203,8 @@ fn draw_axis(drawing: &mut Drawing, plot: &Plot, frame: &Frame, top: f64, bottom
     let y_label = fitted(&plot.y_label, frame.width());
     drawing.muted(Position::new(frame.middle(), bottom + 34.0), Anchor::Middle, &y_label);
     // The label of the rows is below their names, left of that of the axis.
-    drawing.muted(
-        Position::new(frame.left - 8.0, bottom + 13.0),
-        Anchor::End,
-        &fitted(&plot.x_label, frame.left - 20.0),
-    );
+    let x_label = fitted(&plot.x_label, frame.left - 20.0);
+    drawing.muted(Position::new(frame.left - 8.0, bottom + 13.0), Anchor::End, &x_label);
 }
 
 /// Draws a bar from zero to the first figure of the row, with its interval, and the figure at its
@@ -234,12 +216,9 @@ fn draw_bar(drawing: &mut Drawing, frame: &Frame, row: &Row, position: RowPositi
     let half_height = position.height / 2.0 - 1.5;
     let text = label(figure, frame.is_bytes);
     let tooltip = tooltip_text(row, &text, frame.is_bytes);
-    drawing.bar(
-        position.series,
-        Position::new(frame.base(), y - half_height),
-        Position::new(x, y + half_height),
-        &tooltip,
-    );
+    let (corner, opposite) =
+        (Position::new(frame.base(), y - half_height), Position::new(x, y + half_height));
+    drawing.bar(position.series, corner, opposite, &tooltip);
     let interval_end = draw_interval(drawing, frame, row, y);
     let text_start = interval_end.map_or(x, |end| end.max(x)) + 6.0;
     drawing.text(Position::new(text_start, y), Anchor::Start, &fitted(&text, WIDTH - text_start - 2.0));
@@ -267,12 +246,9 @@ fn draw_strip(drawing: &mut Drawing, frame: &Frame, row: &Row, position: RowPosi
     let Some(median) = median_of(&row.figures) else { return };
     let Some(x) = frame.x(median) else { return };
     let text = format!("median {}", label(median, frame.is_bytes));
+    let tooltip = tooltip_text(row, &text, frame.is_bytes);
     let half_height = height / 2.0 - 2.0;
-    drawing.median(
-        Position::new(x, y - half_height),
-        Position::new(x, y + half_height),
-        &tooltip_text(row, &text, frame.is_bytes),
-    );
+    drawing.median(Position::new(x, y - half_height), Position::new(x, y + half_height), &tooltip);
 }
 
 /// Draws the interval of a row, if it has one. Returns where it ends.

@@ -1,6 +1,4 @@
-//! The ticks of the two axes, and their labels.
-
-use crate::units::bytes;
+//! The ticks of the two axes, and the labels of times.
 
 /// At most ten multiples of a power of two, which read as round binary sizes.
 pub fn byte_ticks(top_bytes: f64) -> Vec<f64> {
@@ -9,17 +7,6 @@ pub fn byte_ticks(top_bytes: f64) -> Vec<f64> {
         step *= 2.0;
     }
     (0..10).map(|n| f64::from(n) * step).take_while(|&tick| tick <= top_bytes).collect()
-}
-
-/// `512 MiB`, `1.5 GiB`: without trailing zeros.
-pub fn byte_label(size: f64) -> String {
-    let text = bytes(size.max(0.0) as u64);
-    match text.split_once(' ') {
-        Some((figure, unit)) if figure.contains('.') => {
-            format!("{} {unit}", figure.trim_end_matches('0').trim_end_matches('.'))
-        }
-        _ => text,
-    }
 }
 
 /// At most twelve times at round intervals.
@@ -57,6 +44,7 @@ pub fn time_label(seconds: f64, end_seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pages::plot::label;
 
     #[test]
     fn ticks_are_round_and_few() {
@@ -64,8 +52,8 @@ mod tests {
             let ticks = time_ticks(end);
             assert!((3..=12).contains(&ticks.len()), "{end}: {ticks:?}");
         }
-        assert_eq!(byte_ticks(1600e6).len(), 6);
-        assert_eq!(byte_label(1.5 * 1073741824.0), "1.5 GiB");
+        let labels: Vec<String> = byte_ticks(1600e6).iter().map(|&size| label(size, true)).collect();
+        assert_eq!(labels, ["0 B", "256 MiB", "512 MiB", "768 MiB", "1 GiB", "1.25 GiB"]);
         assert_eq!(time_label(3725.0, 9000.0), "1:02:05");
         assert_eq!(time_label(0.25, 2.0), "0.25 s");
     }
