@@ -336,7 +336,6 @@ mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
 
     use super::*;
-    use crate::executor::{Job, OutputFiles};
     use crate::journal::JournalOptions;
 
     thread_local! {
@@ -353,34 +352,18 @@ mod tests {
     }
 
     impl Executor for TestExecutor {
-        fn start(&mut self, _: &Subject, _: &Path) -> Result<Job, StopReason> {
+        fn run(&mut self, _: &Subject, _: &Path) -> Result<Outcome, StopReason> {
             match self {
                 Self::Fails(sender) => {
                     UNTIL_THREAD_ENDS.set(sender.take());
-                    return Err(StopReason::Failed("lost".to_owned()));
+                    Err(StopReason::Failed("lost".to_owned()))
                 }
                 Self::Waits(receiver, runs) => {
                     assert!(receiver.recv().is_err());
                     runs.fetch_add(1, Ordering::Relaxed);
+                    Ok(Outcome::not_started(String::new()))
                 }
             }
-            Ok(0)
-        }
-
-        fn wait(&mut self, _: Job, _: Option<Duration>) -> Result<Option<Outcome>, StopReason> {
-            Ok(Some(Outcome::not_started(String::new())))
-        }
-
-        fn stop(&mut self, _: Job, _: Duration) -> Result<(), StopReason> {
-            Ok(())
-        }
-
-        fn pid(&mut self, _: Job) -> Result<Option<i32>, StopReason> {
-            Ok(None)
-        }
-
-        fn output(&self, _: Job) -> Option<OutputFiles> {
-            None
         }
 
         fn no_counters_reason(&self) -> Option<String> {

@@ -17,9 +17,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use strandline_sys::process::{become_subreaper, reap};
 use strandline_sys::spawn::{Setup, spawn};
 
-use super::cell::{Measure, Outcome, Subject};
+use super::cell::{End, Measure, Outcome, Subject};
 use super::executable::executable_path;
-use super::executor::{Executor, Job, OutputFiles, StopReason};
+use super::executor::{Executor, StopReason};
 use super::figures;
 use super::interrupt::Interrupt;
 use super::path_error::path_error;
@@ -41,6 +41,20 @@ const MAX_ALLOCATED_BYTES: u64 = 4 * MAX_OUTPUT_BYTES;
 const TRIM_INTERVAL: Duration = Duration::from_millis(250);
 /// How long the kernel may take to release the processes of a control group.
 const GROUP_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time for a job to end after SIGTERM once it reached its timeout.
+const TIMEOUT_GRACE: Duration = Duration::from_secs(2);
+/// Time for the launcher to end the processes that a killed job left; on a busy machine they wait
+/// for a processor.
+const LAUNCHER_GRACE: Duration = Duration::from_secs(120);
+
+/// Identifier of a job.
+pub type Job = u64;
+
+/// The output files of a job.
+pub struct OutputFiles {
+    pub stdout: PathBuf,
+    pub stderr: PathBuf,
+}
 
 /// Runs jobs on this machine.
 #[derive(Debug)]
@@ -94,7 +108,7 @@ impl LocalExecutor {
     ///
     /// # Errors
     /// One line: the folder cannot be made, or the launcher does not start.
-    pub fn start(folder: &Path, interrupt: &Arc<Interrupt>) -> Result<Self, String> {
+    pub fn new(folder: &Path, interrupt: &Arc<Interrupt>) -> Result<Self, String> {
         let start_failure = |error: io::Error| format!("the launcher of commands cannot be started: {error}");
         std::fs::create_dir_all(folder).map_err(|error| path_error(folder, &error))?;
         let spared = own_children();
@@ -325,19 +339,17 @@ impl LocalExecutor {
         };
         Ok(outcome)
     }
-}
 
-impl Executor for LocalExecutor {
-    fn start(&mut self, subject: &Subject, folder: &Path) -> Result<Job, StopReason> {
+    /// Starts a job whose process id will be asked for. Its output is stored below `folder`, which
+    /// is created if there is any. A command that cannot be run is not an error:
+    /// [`LocalExecutor::wait`] reports it.
+    pub fn start(&mut self, subject: &Subject, folder: &Path) -> Result<Job, StopReason> {
         self.start_job(subject, folder, StartEvent::Requested)
     }
 
-    fn run(&mut self, subject: &Subject, folder: &Path) -> Result<Outcome, StopReason> {
-        let job = self.start_job(subject, folder, StartEvent::Omitted)?;
-        self.finish_in_time(job, subject)
-    }
-
-    fn wait(&mut self, job: Job, timeout: Option<Duration>) -> Result<Option<Outcome>, StopReason> {
+    /// Waits for a job to end, at most `timeout`; `None` if it still runs. Each end is reported
+    /// once.
+    pub fn wait(&mut self, job: Job, timeout: Option<Duration>) -> Result<Option<Outcome>, StopReason> {
         let deadline = timeout.map(|pause| Instant::now() + pause);
         loop {
             let ended = self.jobs.get_mut(&job).and_then(|local_job| local_job.ended.take());
@@ -357,7 +369,8 @@ impl Executor for LocalExecutor {
         }
     }
 
-    fn stop(&mut self, job: Job, grace: Duration) -> Result<(), StopReason> {
+    /// Sends SIGTERM to the processes of a job, and kills all of them after `grace`.
+    pub fn stop(&mut self, job: Job, grace: Duration) -> Result<(), StopReason> {
         // A recorder forwards the signal to the recorded command.
         let is_recorded =
             |local_job: &LocalJob| matches!(local_job.subject.measure, Measure::Recording { .. });
@@ -366,7 +379,8 @@ impl Executor for LocalExecutor {
         self.send_request(&Request::Stop { job, grace_ms, is_whole_group })
     }
 
-    fn pid(&mut self, job: Job) -> Result<Option<i32>, StopReason> {
+    /// Process id of the first process of a job, once known; `None` if it did not start.
+    pub fn pid(&mut self, job: Job) -> Result<Option<i32>, StopReason> {
         while self
             .jobs
             .get(&job)
@@ -379,9 +393,29 @@ impl Executor for LocalExecutor {
         Ok(self.jobs.get(&job).and_then(|local_job| local_job.pid))
     }
 
-    fn output(&self, job: Job) -> Option<OutputFiles> {
+    /// The growing output files of a job; `None` after its end.
+    pub fn output(&self, job: Job) -> Option<OutputFiles> {
         let folder = self.slot_folder(self.jobs.get(&job)?.slot);
         Some(OutputFiles { stdout: folder.join("stdout"), stderr: folder.join("stderr") })
+    }
+}
+
+impl Executor for LocalExecutor {
+    fn run(&mut self, subject: &Subject, folder: &Path) -> Result<Outcome, StopReason> {
+        let job = self.start_job(subject, folder, StartEvent::Omitted)?;
+        if let Some(outcome) = self.wait(job, subject.timeout)? {
+            return Ok(outcome);
+        }
+        let stop_begin = Instant::now();
+        self.stop(job, TIMEOUT_GRACE)?;
+        match self.wait(job, Some(TIMEOUT_GRACE + LAUNCHER_GRACE))? {
+            Some(outcome) => Ok(Outcome { end: End::TimedOut, ..outcome }),
+            None => Err(StopReason::Failed(format!(
+                "{}: has not ended {} s after SIGTERM and SIGKILL: the kernel holds it, or no processor was free (see its state in ps)",
+                subject.name,
+                stop_begin.elapsed().as_secs()
+            ))),
+        }
     }
 
     fn no_counters_reason(&self) -> Option<String> {

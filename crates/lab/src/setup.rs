@@ -109,7 +109,7 @@ impl LabOptions {
     ) -> Result<Slurm, String> {
         self.stage()?;
         let program = executable::staged_program().ok_or("--on slurm needs --dir")?;
-        let local = LocalExecutor::start(&journal.work_folder(0), interrupt)?;
+        let local = LocalExecutor::new(&journal.work_folder(0), interrupt)?;
         let lab = slurm::LabFolder { root: journal.folder(), key: journal.key(), is_fresh: self.is_fresh };
         Slurm::open(lab, program, options.clone(), Arc::clone(&self.user), local, Arc::clone(interrupt))
     }
@@ -173,9 +173,9 @@ impl LabSetup {
             executors.push(Box::new(options.slurm(&cluster, &journal, &interrupt)?));
         } else {
             for number in 0..options.jobs as usize {
-                let local = LocalExecutor::start(&journal.work_folder(number), &interrupt)?;
+                let local = LocalExecutor::new(&journal.work_folder(number), &interrupt)?;
                 executors.push(match service {
-                    Some(service) => Box::new(ServerExecutor::new(Box::new(local), service.clone())),
+                    Some(service) => Box::new(ServerExecutor::new(local, service.clone())),
                     None => Box::new(local),
                 });
             }

@@ -11,11 +11,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::atomic_file;
 use super::cell::{LabCaveat, Outcome, Subject};
-use super::executor::{Executor, Job, StopReason};
+use super::executor::{Executor, StopReason};
 use super::interrupt::Interrupt;
 use super::local::LocalExecutor;
 use super::path_error::path_error;
@@ -337,7 +337,13 @@ impl RemoteExecutor for Slurm {
 }
 
 impl Executor for Slurm {
-    crate::executor::delegate_to!(local);
+    fn run(&mut self, subject: &Subject, folder: &Path) -> Result<Outcome, StopReason> {
+        self.local.run(subject, folder)
+    }
+
+    fn no_counters_reason(&self) -> Option<String> {
+        self.local.no_counters_reason()
+    }
 
     fn remote(&mut self) -> Option<&mut dyn RemoteExecutor> {
         Some(self)

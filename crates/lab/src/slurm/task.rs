@@ -148,9 +148,9 @@ impl RoundTask {
             write_json(&description, &environment).map_err(StopReason::Failed)?;
         }
         let mut partial = self.open_partial().map_err(StopReason::Failed)?;
-        let local = LocalExecutor::start(&self.work_folder(), interrupt).map_err(StopReason::Failed)?;
+        let local = LocalExecutor::new(&self.work_folder(), interrupt).map_err(StopReason::Failed)?;
         let mut executor: Box<dyn Executor> = match &self.plan.service {
-            Some(service) => Box::new(ServerExecutor::new(Box::new(local), service.clone())),
+            Some(service) => Box::new(ServerExecutor::new(local, service.clone())),
             None => Box::new(local),
         };
         for &turn in &self.round.turns {

@@ -1,7 +1,7 @@
 //! Runs a server under a load: starts it, waits until it is ready, runs the load, lets it settle,
 //! takes its ledgers, and ends it.
 //!
-//! It wraps another [`Executor`], so that the engine needs no special case. The observation of a
+//! It wraps the local executor, so that the engine needs no special case. The observation of a
 //! run is written to a file next to its output, in place of a recording.
 
 use std::io::{Read, Seek, SeekFrom};
@@ -18,7 +18,8 @@ use strandline_process::procfs::Process;
 use super::listening::is_open;
 use super::observation::{Observation, ServerLedger, Shares};
 use crate::cell::{End, Outcome, Subject};
-use crate::executor::{Executor, Job, StopReason};
+use crate::executor::{Executor, StopReason};
+use crate::local::{Job, LocalExecutor};
 use crate::path_error::path_error;
 use crate::tail::{last_lines, stderr_tail};
 
@@ -80,16 +81,16 @@ const MAX_ROLLUP_BYTES: u64 = 64 << 10;
 /// Maximum number of processes of a server; a run with more fails.
 const MAX_PROCESSES: usize = 1000;
 
-/// Runs servers with another executor.
+/// Runs servers on this machine.
 pub struct ServerExecutor {
-    inner: Box<dyn Executor>,
+    local: LocalExecutor,
     service: Service,
 }
 
 impl ServerExecutor {
-    /// Runs servers as given by `service`, with `inner`.
-    pub fn new(inner: Box<dyn Executor>, service: Service) -> Self {
-        Self { inner, service }
+    /// Runs servers as given by `service`, with `local`.
+    pub fn new(local: LocalExecutor, service: Service) -> Self {
+        Self { local, service }
     }
 
     /// Runs a started server up to its ledgers. The result holds the outcome if the server ended by
@@ -114,9 +115,9 @@ impl ServerExecutor {
                 timeout: self.service.timeout,
                 ..Subject::default()
             };
-            let outcome = self.inner.run(&load, &folder.join("load"))?;
+            let outcome = self.local.run(&load, &folder.join("load"))?;
             load_seconds = outcome.figures.wall_seconds.or_else(|| Some(begin.elapsed().as_secs_f64()));
-            if let Some(ended) = self.inner.wait(job, Some(Duration::ZERO))? {
+            if let Some(ended) = self.local.wait(job, Some(Duration::ZERO))? {
                 let why = format!("the server ended under its load: {}", describe_end(&ended));
                 return Ok(ServerRun::failed(why, Some(ended)));
             }
@@ -124,11 +125,11 @@ impl ServerExecutor {
                 return Ok(ServerRun::failed(format!("the load failed: {}", describe_end(&outcome)), None));
             }
         }
-        if let Some(ended) = self.inner.wait(job, Some(self.service.settle_time))? {
+        if let Some(ended) = self.local.wait(job, Some(self.service.settle_time))? {
             let why = format!("the server ended before it was measured: {}", describe_end(&ended));
             return Ok(ServerRun::failed(why, Some(ended)));
         }
-        let Some(pid) = self.inner.pid(job)? else {
+        let Some(pid) = self.local.pid(job)? else {
             return Ok(ServerRun::failed("the server's process is not known".to_owned(), None));
         };
         let mut run = ledgers_of(pid);
@@ -141,7 +142,7 @@ impl ServerExecutor {
         let ready = self.service.ready.clone();
         let begin = Instant::now();
         let mut searches = Vec::new();
-        if let (ReadyCondition::Line(_), Some(output)) = (&ready, self.inner.output(job)) {
+        if let (ReadyCondition::Line(_), Some(output)) = (&ready, self.local.output(job)) {
             searches = vec![OutputSearch::new(output.stdout), OutputSearch::new(output.stderr)];
         }
         loop {
@@ -159,7 +160,7 @@ impl ServerExecutor {
                 ReadyCondition::After(pause) => pause.saturating_sub(begin.elapsed()),
                 _ => POLL_INTERVAL,
             };
-            if let Some(ended) = self.inner.wait(job, Some(pause))? {
+            if let Some(ended) = self.local.wait(job, Some(pause))? {
                 let mut why = format!("the server ended before it was ready: {}", describe_end(&ended));
                 if ended.end.is_success() {
                     why += "; if it moved to the background, run it in the foreground";
@@ -181,7 +182,7 @@ impl ServerExecutor {
             }
         };
         let seconds = self.service.ready_timeout.as_secs_f64();
-        let tail = self.inner.output(job).map(|output| stderr_tail(&output.stderr, TAIL_LINES));
+        let tail = self.local.output(job).map(|output| stderr_tail(&output.stderr, TAIL_LINES));
         format!("{problem} within {seconds} s{hint}{}", tail.unwrap_or_default())
     }
 }
@@ -201,7 +202,9 @@ impl ServerRun {
 }
 
 impl Executor for ServerExecutor {
-    crate::executor::delegate_to!(inner);
+    fn no_counters_reason(&self) -> Option<String> {
+        self.local.no_counters_reason()
+    }
 
     fn run(&mut self, subject: &Subject, folder: &Path) -> Result<Outcome, StopReason> {
         if let ReadyCondition::Port(port) = self.service.ready
@@ -211,13 +214,13 @@ impl Executor for ServerExecutor {
                 "another process already listens at port {port}: end it, or give the server another port"
             )));
         }
-        let job = self.inner.start(subject, folder)?;
+        let job = self.local.start(subject, folder)?;
         let mut run = self.run_to_ledgers(job, subject, folder)?;
         let mut outcome = match run.ended.take() {
             Some(ended) => ended,
             None => {
-                self.inner.stop(job, GRACE)?;
-                let ended = self.inner.wait(job, Some(GRACE + LAUNCHER_GRACE))?;
+                self.local.stop(job, GRACE)?;
+                let ended = self.local.wait(job, Some(GRACE + LAUNCHER_GRACE))?;
                 ended.ok_or_else(|| {
                     StopReason::Failed(format!("{}: the server cannot be ended", subject.name))
                 })?
