@@ -15,7 +15,7 @@ use strandline_lab::cell::Subject;
 use strandline_lab::executable;
 use strandline_lab::executor::NoResult;
 use strandline_lab::pages::squeeze::page;
-use strandline_lab::setup::{LabContent, LabSetup};
+use strandline_lab::setup::{LEFT_BEHIND, LabContent, LabSetup};
 use strandline_lab::squeeze::runner::Runner;
 use strandline_lab::squeeze::search::{PAGE_BYTES, Plan, Resolution, pages_down};
 use strandline_lab::squeeze::{LimitKind, LimitedRun, SqueezeOptions, squeeze};
@@ -85,7 +85,9 @@ pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<CommandResult> {
             return Err(Failure(line));
         }
     };
-    findings.caveats.extend(lab.caveats().into_iter().map(|caveat| caveat.of_verb("squeeze")));
+    // The findings have their own caveat on processes left behind: of the runs that succeeded.
+    let lab_caveats = lab.caveats().into_iter().filter(|caveat| caveat.code != LEFT_BEHIND);
+    findings.caveats.extend(lab_caveats.map(|caveat| caveat.of_verb("squeeze")));
     show(SCHEMA, &findings, &page(&findings, environment_facts(&machine)), &arguments.report_output, output)?;
     lab.close();
     Ok(CommandResult::Done)

@@ -125,13 +125,6 @@ fn with_results(
     settings.into_iter().zip(results).map(|(setting, result)| Tried { setting, result })
 }
 
-/// Result of the first run.
-struct FirstRun {
-    observation: Observation,
-    /// 1 if it left processes behind.
-    runs_with_leftovers: u32,
-}
-
 /// Results of some rounds of a trial.
 struct Rounds {
     /// The result of the command without settings.
@@ -140,8 +133,6 @@ struct Rounds {
     results: Vec<TryResult>,
     /// Number of rounds in which the command without settings succeeded.
     count: usize,
-    /// Number of runs that left processes behind.
-    runs_with_leftovers: u32,
     /// Number of failed runs without settings.
     baseline_failures: u32,
     /// Why the first of them failed.
@@ -164,7 +155,7 @@ impl RunningTrial<'_> {
     /// ones.
     fn run(mut self, lab: &mut LabSetup) -> std::result::Result<Trial, NoResult> {
         let begin = Instant::now();
-        let FirstRun { observation, runs_with_leftovers } = self.first_run(lab)?;
+        let observation = self.first_run(lab)?;
         let elapsed = begin.elapsed();
         let run_time = first_run_time(observation.wall_seconds, elapsed);
         if self.base.timeout.is_none() {
@@ -189,7 +180,6 @@ impl RunningTrial<'_> {
             baseline: rounds.baseline,
             tried: with_results(tries, rounds.results).collect(),
             not_applicable,
-            runs_with_leftovers: runs_with_leftovers + rounds.runs_with_leftovers,
             lab_caveats: Vec::new(),
             nodes: Vec::new(),
         };
@@ -200,7 +190,6 @@ impl RunningTrial<'_> {
             let pair_rounds =
                 self.rounds(lab, "baseline of pairs", &pairs, trial.observation.settled_source)?;
             trial.tried.extend(with_results(pairs, pair_rounds.results));
-            trial.runs_with_leftovers += pair_rounds.runs_with_leftovers;
             trial.baseline_failures += pair_rounds.baseline_failures;
             trial.first_baseline_failure =
                 trial.first_baseline_failure.or(pair_rounds.first_baseline_failure);
@@ -223,15 +212,15 @@ impl RunningTrial<'_> {
     }
 
     /// Runs the command once without settings; the figures are not counted.
-    fn first_run(&self, lab: &mut LabSetup) -> std::result::Result<FirstRun, NoResult> {
+    fn first_run(&self, lab: &mut LabSetup) -> std::result::Result<Observation, NoResult> {
         let show_first_run = |_: &Progress| {
             self.progress.show_line(if self.service.is_some() { UNTIL_LOAD_ENDS } else { UNTIL_COMMAND_ENDS })
         };
-        let mut judge = TrialJudge::new(&[], self.service.is_some(), &show_first_run);
+        let mut judge = TrialJudge::new(&[], self.service.is_some());
         let subject = Subject { name: "first look".to_owned(), ..self.base.clone() };
         let plan = Plan { subjects: vec![subject], warm_up: 0, min_rounds: 1, max_rounds: 1, seed: 1 };
         show_first_run(&Progress::default());
-        let ran = engine::run_plan(&plan, &mut lab.executors, &mut lab.journal, &mut judge);
+        let ran = engine::run_plan(&plan, &mut lab.executors, &mut lab.journal, &mut judge, &show_first_run);
         if matches!(ran, Err(StopReason::Interrupted(_))) && self.service.is_none() {
             TerminalUser.show(SERVER_ADVICE);
         }
@@ -256,7 +245,7 @@ impl RunningTrial<'_> {
             };
             return Err(NoResult::Failed(format!("the command's {figure_name} is not known: {reason}")));
         }
-        Ok(FirstRun { observation, runs_with_leftovers: judge.runs_with_leftovers })
+        Ok(observation)
     }
 
     /// Runs `tries` together with the command without settings under the name `baseline`. Settled
@@ -269,7 +258,7 @@ impl RunningTrial<'_> {
         settled_at: observation::SettledSource,
     ) -> std::result::Result<Rounds, NoResult> {
         let update = |progress: &Progress| self.progress.update(progress);
-        let mut judge = TrialJudge::new(tries, self.service.is_some(), &update);
+        let mut judge = TrialJudge::new(tries, self.service.is_some());
         judge.max_half_width = self.arguments.until;
         judge.seed = self.arguments.seed;
         judge.settled_at = Some(settled_at);
@@ -280,7 +269,7 @@ impl RunningTrial<'_> {
         let max_rounds =
             if self.arguments.until.is_some() { min_rounds.saturating_mul(UNTIL_FACTOR) } else { min_rounds };
         let plan = Plan { subjects, warm_up: 0, min_rounds, max_rounds, seed: self.arguments.seed };
-        engine::run_plan(&plan, &mut lab.executors, &mut lab.journal, &mut judge)?;
+        engine::run_plan(&plan, &mut lab.executors, &mut lab.journal, &mut judge, &update)?;
         let count =
             judge.observations.first().map_or(0, |observations| observations.iter().flatten().count());
         let first_baseline_failure = judge.failures.first().cloned().flatten();
@@ -294,7 +283,6 @@ impl RunningTrial<'_> {
             baseline: results.next().unwrap_or_default(),
             results: results.collect(),
             count,
-            runs_with_leftovers: judge.runs_with_leftovers,
             baseline_failures: judge.baseline_failures,
             first_baseline_failure,
         })

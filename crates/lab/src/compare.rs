@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::cell::{End, Figures, Measure, Outcome, Subject, SubjectRun};
-use super::engine::{AfterRun, Judge, Progress, Results};
+use super::engine::{AfterRun, Judge, Results};
 use super::nodes::blocks;
 use super::statistics::{
     BlockSample, Estimate, Pair, Ratio, Verdict, bonferroni, estimate_in_blocks, half_width, outliers,
@@ -369,6 +369,7 @@ pub fn cachegrind_subjects(timed: &[Subject]) -> Vec<Subject> {
 }
 
 /// Judge of the runs of a comparison.
+#[derive(Default)]
 pub struct CompareJudge<'a> {
     /// Whether commands may fail.
     pub may_fail: bool,
@@ -380,12 +381,8 @@ pub struct CompareJudge<'a> {
     pub command_count: usize,
     /// Number of cases.
     pub case_count: usize,
-    /// Called with the progress.
-    pub progress: &'a (dyn Fn(&Progress) + Sync),
     /// The first failed run, where none may fail.
     pub first_failure: Option<SubjectRun>,
-    /// Runs that left processes behind.
-    pub runs_with_leftovers: u32,
     /// Failed runs by subject.
     pub failures: BTreeMap<usize, FailedRuns>,
 }
@@ -401,7 +398,6 @@ pub struct FailedRuns {
 
 impl Judge for CompareJudge<'_> {
     fn run_ended(&mut self, subject: usize, _round: Option<u32>, outcome: &Outcome) -> AfterRun {
-        self.runs_with_leftovers += u32::from(outcome.leftover_processes > 0);
         if outcome.end.is_success() {
             return AfterRun::Continue;
         }
@@ -415,10 +411,6 @@ impl Judge for CompareJudge<'_> {
         }
         self.first_failure.get_or_insert_with(|| SubjectRun { subject, outcome: outcome.clone() });
         AfterRun::Stop
-    }
-
-    fn progress(&mut self, progress: &Progress) {
-        (self.progress)(progress);
     }
 
     fn has_enough_rounds(&mut self, results: &Results) -> bool {
@@ -529,10 +521,7 @@ mod tests {
             places: &places,
             command_count: 2,
             case_count: 1,
-            progress: &|_| {},
-            first_failure: None,
-            runs_with_leftovers: 0,
-            failures: BTreeMap::new(),
+            ..CompareJudge::default()
         };
         assert!(judge.has_enough_rounds(&one_case));
         assert!(!judge.has_enough_rounds(&no_case));

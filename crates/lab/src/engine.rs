@@ -75,9 +75,6 @@ pub struct Results {
 pub trait Judge {
     /// Called after each run; `round` is `None` if the run does not count.
     fn run_ended(&mut self, subject: usize, round: Option<u32>, outcome: &Outcome) -> AfterRun;
-    /// Called when runs have ended or were found in the journal, and when the state of rounds on
-    /// other machines is known.
-    fn progress(&mut self, progress: &Progress);
     /// Whether the rounds so far suffice.
     fn has_enough_rounds(&mut self, results: &Results) -> bool;
 }
@@ -91,7 +88,9 @@ pub(super) struct ScheduledRun {
     pub(super) round: u32,
 }
 
-/// Runs `plan` on `executors`, at least one, with one run on each at a time.
+/// Runs `plan` on `executors`, at least one, with one run on each at a time. `show_progress` is called
+/// when runs have ended or were found in the journal, and when the state of rounds on other machines
+/// is known.
 ///
 /// # Errors
 /// [`StopReason`]; the finished runs are in the journal.
@@ -100,6 +99,7 @@ pub fn run_plan(
     executors: &mut [Box<dyn Executor>],
     journal: &mut Journal,
     judge: &mut (dyn Judge + Send),
+    show_progress: &(dyn Fn(&Progress) + Sync),
 ) -> Result<Results, StopReason> {
     let results = Results { outcomes: vec![Vec::new(); plan.subjects.len()], was_stopped: false };
     let rounds = plan.warm_up.saturating_add(plan.max_rounds);
@@ -111,6 +111,7 @@ pub fn run_plan(
         plan,
         journal,
         judge,
+        show_progress,
         results,
         is_dropped: vec![false; plan.subjects.len()],
         progress: Progress { max_runs, ..Progress::default() },
@@ -140,6 +141,7 @@ pub(super) struct Lab<'a> {
     pub(super) plan: &'a Plan,
     pub(super) journal: &'a mut Journal,
     pub(super) judge: &'a mut (dyn Judge + Send),
+    pub(super) show_progress: &'a (dyn Fn(&Progress) + Sync),
     pub(super) results: Results,
     /// For each subject, whether the judge dropped it.
     is_dropped: Vec<bool>,
@@ -318,7 +320,7 @@ impl<'a> Lab<'a> {
         let remaining_runs = u32::try_from(remaining_runs).unwrap_or(u32::MAX);
         let time_per_run = self.started_at.elapsed().checked_div(self.new_runs);
         self.progress.remaining = time_per_run.map(|time| time.saturating_mul(remaining_runs));
-        self.judge.progress(&self.progress);
+        (self.show_progress)(&self.progress);
     }
 }
 
@@ -378,8 +380,6 @@ mod tests {
             AfterRun::Continue
         }
 
-        fn progress(&mut self, _: &Progress) {}
-
         fn has_enough_rounds(&mut self, _: &Results) -> bool {
             false
         }
@@ -399,7 +399,7 @@ mod tests {
             Box::new(TestExecutor::Fails(Some(sender))),
             Box::new(TestExecutor::Waits(receiver, runs.clone())),
         ];
-        let result = run_plan(&plan, &mut executors, &mut journal, &mut TestJudge);
+        let result = run_plan(&plan, &mut executors, &mut journal, &mut TestJudge, &|_| {});
         assert_eq!(result.unwrap_err(), StopReason::Failed("lost".to_owned()));
         let runs = runs.load(Ordering::Relaxed);
         assert!(runs <= 1, "{runs} runs, of which all but one began after the failure");

@@ -205,9 +205,9 @@ impl Journal {
         self.outcomes.values().filter_map(|outcome| outcome.node.as_ref())
     }
 
-    /// Number of runs with processes that could not be ended.
-    pub fn unended_runs(&self) -> usize {
-        self.outcomes.values().filter(|outcome| outcome.unended_processes > 0).count()
+    /// Number of runs whose outcome has a property.
+    pub fn count_runs(&self, has_property: impl Fn(&Outcome) -> bool) -> usize {
+        self.outcomes.values().filter(|outcome| has_property(outcome)).count()
     }
 
     /// The outcome of a run, if it was done.

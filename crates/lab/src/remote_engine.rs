@@ -142,7 +142,7 @@ impl RemoteLab<'_, '_> {
         self.lab.progress.tasks = Some(tasks);
         let finished_runs =
             self.lab.progress.finished_runs.saturating_add(ended_runs).min(self.lab.progress.max_runs);
-        self.lab.judge.progress(&Progress { finished_runs, ..self.lab.progress });
+        (self.lab.show_progress)(&Progress { finished_runs, ..self.lab.progress });
     }
 
     fn all_rounds_lost(&self) -> StopReason {

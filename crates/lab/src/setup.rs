@@ -23,6 +23,8 @@ use super::user::User;
 
 /// Labs with more runs need a confirmation.
 pub const MAX_UNCONFIRMED_RUNS: u64 = 10_000;
+/// Code of the caveat on runs that left processes behind.
+pub const LEFT_BEHIND: &str = "left_behind";
 
 /// Where a lab works, and on how many executors.
 #[derive(Clone)]
@@ -207,13 +209,21 @@ impl LabSetup {
         kinds(self.journal.nodes(), &self.journal.folder().join(REMOTE_FOLDER))
     }
 
-    /// Caveats on the machines that ran it, and on processes that still disturb them.
+    /// Caveats on processes that runs left behind, on the machines that ran it, and on processes that
+    /// still disturb them.
     pub fn caveats(&self) -> Vec<LabCaveat> {
-        let executor_caveats = self.executors.iter().flat_map(|executor| executor.caveats());
-        let mut caveats: Vec<LabCaveat> =
-            nodes::caveats(&self.nodes()).into_iter().chain(executor_caveats).collect();
-        if self.journal.unended_runs() > 0 {
-            let runs = counted(self.journal.unended_runs() as u64, "run");
+        let mut caveats = Vec::new();
+        let left_behind = self.journal.count_runs(|outcome| outcome.leftover_processes > 0);
+        if left_behind > 0 {
+            let runs = counted(left_behind as u64, "run");
+            let text = format!("{runs} left processes behind, which were ended");
+            caveats.push(LabCaveat::new(LEFT_BEHIND, text));
+        }
+        caveats.extend(nodes::caveats(&self.nodes()));
+        caveats.extend(self.executors.iter().flat_map(|executor| executor.caveats()));
+        let unended = self.journal.count_runs(|outcome| outcome.unended_processes > 0);
+        if unended > 0 {
+            let runs = counted(unended as u64, "run");
             let text = format!(
                 "after {runs} the kernel held processes that SIGKILL did not end: they may disturb later runs"
             );

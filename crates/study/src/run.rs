@@ -14,7 +14,7 @@ use super::matrix::{Key, Matrix, OmittedCell};
 use super::needs::{CheckedCells, ProbePhase, run_probes};
 use strandline_inspect::readers::ALLOCATORS;
 use strandline_lab::cell::{End, Outcome, Subject};
-use strandline_lab::engine::{AfterRun, Judge, Progress, Results};
+use strandline_lab::engine::{AfterRun, Judge, Results};
 use strandline_lab::executor::{Executor, StopReason};
 use strandline_lab::nodes::blocks;
 use strandline_lab::path_error::path_error;
@@ -154,21 +154,18 @@ pub struct CellFailures {
 pub type Failures = BTreeMap<usize, CellFailures>;
 
 /// Judge of the runs of a study: drops a cell that fails repeatedly, and continues with the others.
-pub struct StudyJudge<'a> {
+#[derive(Default)]
+pub struct StudyJudge {
     /// By index of the subject in the plan: whether failed runs count.
     pub may_fail: Vec<bool>,
-    pub progress: &'a (dyn Fn(&Progress) + Sync),
     pub failures: Failures,
     pub cachegrind_failures: Failures,
-    /// Runs that left processes behind.
-    pub runs_with_leftovers: u32,
     /// Why swap was not limited in a run with a memory limit; `None` if it was, or there was none.
     pub swap_problem: Option<String>,
 }
 
-impl Judge for StudyJudge<'_> {
+impl Judge for StudyJudge {
     fn run_ended(&mut self, subject: usize, _round: Option<u32>, outcome: &Outcome) -> AfterRun {
-        self.runs_with_leftovers += u32::from(outcome.leftover_processes > 0);
         if self.swap_problem.is_none() {
             self.swap_problem.clone_from(&outcome.swap_problem);
         }
@@ -179,10 +176,6 @@ impl Judge for StudyJudge<'_> {
         self.failures.insert(subject, CellFailures { count, last_outcome: outcome.clone() });
         let is_hopeless = matches!(outcome.end, End::NotStarted(_)) || count >= MAX_FAILURES;
         if is_hopeless { AfterRun::Drop } else { AfterRun::Continue }
-    }
-
-    fn progress(&mut self, progress: &Progress) {
-        (self.progress)(progress);
     }
 
     fn has_enough_rounds(&mut self, _results: &Results) -> bool {

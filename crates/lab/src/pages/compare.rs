@@ -49,13 +49,11 @@ pub struct CompareInput<'a> {
     pub cachegrind_rounds: u32,
     /// Subjects run by a shell.
     pub shell_subjects: &'a [String],
-    /// Runs that left processes behind.
-    pub runs_with_leftovers: u32,
     /// Failed runs by subject name.
     pub failures: Vec<(String, FailedRuns)>,
     /// Requested half width of the interval of wall time's ratio.
     pub max_half_width: Option<f64>,
-    /// Caveats on the machines that ran it, and on processes that did not end.
+    /// Those of [`LabSetup::caveats`](crate::setup::LabSetup::caveats).
     pub lab_caveats: Vec<LabCaveat>,
     /// Kinds of machines that ran it, if runs were made elsewhere.
     pub nodes: Vec<NodeKind>,
@@ -175,16 +173,9 @@ fn caveats(input: &CompareInput<'_>) -> Vec<LabCaveat> {
     caveats.extend(
         failures.map(|(name, failed)| LabCaveat::new("failed_runs", failed_runs_text(name, *failed))),
     );
-    caveats.extend(leftovers_caveat(input.runs_with_leftovers));
     caveats.extend(input.lab_caveats.iter().cloned());
     caveats.extend(input.comparison.outliers.iter().map(|text| LabCaveat::new("outliers", text.as_str())));
     caveats
-}
-
-/// The caveat on processes that `runs` runs left behind, if there are any.
-pub fn leftovers_caveat(runs: u32) -> Option<LabCaveat> {
-    let text = || format!("{} left processes behind, which were ended", counted(u64::from(runs), "run"));
-    (runs > 0).then(|| LabCaveat::new("left_behind", text()))
 }
 
 /// Caveats on how instructions and times are counted.

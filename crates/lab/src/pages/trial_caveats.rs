@@ -1,7 +1,6 @@
 //! Caveats on the figures of a trial, one sentence each: memory that fell at the end, outliers,
 //! failed runs.
 
-use super::compare::leftovers_caveat;
 use super::ids_by_text;
 use crate::cell::LabCaveat;
 use crate::trial::observation::SettledSource;
@@ -57,7 +56,6 @@ pub fn caveats(trial: &Trial) -> Vec<LabCaveat> {
         let text = format!("with {rounds} only large differences can be detected; --repeat 5 or more");
         caveats.push(LabCaveat::new("few_runs", text));
     }
-    caveats.extend(leftovers_caveat(trial.runs_with_leftovers));
     caveats.extend(trial.lab_caveats.iter().cloned());
     let code = if trial.is_server { "server" } else { "not_sampled" };
     caveats.extend(notes(trial).into_iter().map(|text| LabCaveat::new(code, text)));

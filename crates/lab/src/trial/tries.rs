@@ -14,7 +14,7 @@ use super::program::Program;
 use super::rank::{CandidateFigures, ComparedFigure, Goal, Point, Ranking, Status, pareto, rank};
 use super::server::{describe_end, read_observation};
 use crate::cell::{LabCaveat, Measure, Outcome, Subject};
-use crate::engine::{AfterRun, Judge, Progress, Results};
+use crate::engine::{AfterRun, Judge, Results};
 use crate::figures::find_in_path;
 use crate::nodes;
 use crate::statistics::{
@@ -247,8 +247,6 @@ pub struct TrialJudge<'a> {
     pub max_half_width: Option<f64>,
     /// Seed of the bootstraps.
     pub seed: u64,
-    /// Called with the progress.
-    pub progress: &'a (dyn Fn(&Progress) + Sync),
     /// Required source of settled memory; `None`: any, while it is not yet known.
     pub settled_at: Option<SettledSource>,
     /// The observations of each subject by round.
@@ -260,26 +258,22 @@ pub struct TrialJudge<'a> {
     pub kinds: BTreeMap<usize, String>,
     /// Failed runs without settings.
     pub baseline_failures: u32,
-    /// Runs that left processes behind.
-    pub runs_with_leftovers: u32,
 }
 
 impl<'a> TrialJudge<'a> {
     /// A judge of runs of `tries`.
-    pub fn new(tries: &'a [TriedSetting], is_server: bool, progress: &'a (dyn Fn(&Progress) + Sync)) -> Self {
+    pub fn new(tries: &'a [TriedSetting], is_server: bool) -> Self {
         let count = tries.len() + 1;
         Self {
             tries,
             is_server,
             max_half_width: None,
             seed: 1,
-            progress,
             settled_at: None,
             baseline_failures: 0,
             kinds: BTreeMap::new(),
             observations: vec![Vec::new(); count],
             failures: vec![None; count],
-            runs_with_leftovers: 0,
         }
     }
 
@@ -382,7 +376,6 @@ impl<'a> TrialJudge<'a> {
 
 impl Judge for TrialJudge<'_> {
     fn run_ended(&mut self, subject: usize, round: Option<u32>, outcome: &Outcome) -> AfterRun {
-        self.runs_with_leftovers += u32::from(outcome.leftover_processes > 0);
         let observation =
             if self.is_server { read_observation(outcome) } else { Observation::of_outcome(outcome) };
         let failure = self.failure(subject, outcome, &observation);
@@ -414,10 +407,6 @@ impl Judge for TrialJudge<'_> {
         } else {
             AfterRun::Stop
         }
-    }
-
-    fn progress(&mut self, progress: &Progress) {
-        (self.progress)(progress);
     }
 
     fn has_enough_rounds(&mut self, _outcomes: &Results) -> bool {
@@ -511,9 +500,7 @@ pub struct Trial {
     pub tried: Vec<Tried>,
     /// Candidates that do not apply.
     pub not_applicable: Vec<NotApplicable>,
-    /// Runs that left processes behind.
-    pub runs_with_leftovers: u32,
-    /// Caveats on the machines that ran it, and on processes that did not end.
+    /// Those of [`LabSetup::caveats`](crate::setup::LabSetup::caveats).
     pub lab_caveats: Vec<LabCaveat>,
     /// Kinds of machines that ran it, if runs were made elsewhere.
     pub nodes: Vec<nodes::NodeKind>,

@@ -33,7 +33,7 @@ fn observation(settled: u64, wall: f64) -> Observation {
 fn runs_are_judged_beside_those_without_settings() {
     let folder = tempfile::tempdir().unwrap();
     let tries = [tried("half", None), tried("same", None), tried("other", Some("jemalloc"))];
-    let mut judge = TrialJudge::new(&tries, true, &|_| {});
+    let mut judge = TrialJudge::new(&tries, true);
     for round in 0..5 {
         let noise = 0.001 * f64::from(round);
         let mut run_ended = |subject: usize, observation: &Observation| {
@@ -64,7 +64,6 @@ fn runs_are_judged_beside_those_without_settings() {
             .map(|(setting, result)| Tried { setting, result })
             .collect(),
         not_applicable: Vec::new(),
-        runs_with_leftovers: 0,
         lab_caveats: Vec::new(),
         nodes: Vec::new(),
     };
@@ -85,7 +84,7 @@ fn runs_are_judged_beside_those_without_settings() {
 
 #[test]
 fn a_command_that_always_fails_without_settings_ends_the_trial() {
-    let mut judge = TrialJudge::new(&[], false, &|_| {});
+    let mut judge = TrialJudge::new(&[], false);
     let failed = Outcome { end: End::Exited(3), ..Outcome::not_started(String::new()) };
     let answers: Vec<AfterRun> = (0..3).map(|round| judge.run_ended(0, Some(round), &failed)).collect();
     assert_eq!(answers, [AfterRun::Continue, AfterRun::Continue, AfterRun::Stop]);
@@ -96,7 +95,7 @@ fn a_command_that_always_fails_without_settings_ends_the_trial() {
 fn a_round_without_its_baseline_is_left_out_and_the_others_count() {
     let folder = tempfile::tempdir().unwrap();
     let tries = [tried("half", None)];
-    let mut judge = TrialJudge::new(&tries, true, &|_| {});
+    let mut judge = TrialJudge::new(&tries, true);
     for round in 0..6 {
         let failure = (round == 2).then(|| "out of luck".to_owned());
         let baseline = Observation { failure, ..observation(100, 1.0) };
@@ -118,7 +117,7 @@ fn a_round_without_its_baseline_is_left_out_and_the_others_count() {
 fn what_a_run_does_not_show_makes_it_no_better() {
     let folder = tempfile::tempdir().unwrap();
     let tries = [tried("a", None), tried("b", Some("jemalloc")), tried("c", None)];
-    let mut judge = TrialJudge::new(&tries, true, &|_| {});
+    let mut judge = TrialJudge::new(&tries, true);
     judge.settled_at = Some(SettledSource::Exit);
     let sampled = Observation { settled_source: SettledSource::Mark, ..observation(1, 1.0) };
     assert_eq!(judge.run_ended(1, Some(0), &served(folder.path(), &sampled)), AfterRun::Drop);
