@@ -117,20 +117,12 @@ fn first_run_time(wall_seconds: Option<f64>, elapsed: Duration) -> Duration {
     wall_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or(elapsed)
 }
 
-/// Settings with the results of their runs.
-fn with_results(
-    settings: Vec<TriedSetting>,
-    results: impl IntoIterator<Item = TryResult>,
-) -> impl Iterator<Item = Tried> {
-    settings.into_iter().zip(results).map(|(setting, result)| Tried { setting, result })
-}
-
 /// Results of some rounds of a trial.
 struct Rounds {
     /// The result of the command without settings.
     baseline: TryResult,
-    /// The results of the candidates, in their order.
-    results: Vec<TryResult>,
+    /// The settings with the results of their runs, in their order.
+    tried: Vec<Tried>,
     /// Number of rounds in which the command without settings succeeded.
     count: usize,
     /// Number of failed runs without settings.
@@ -167,7 +159,7 @@ impl RunningTrial<'_> {
         // A run reused from an earlier lab took no time now, and a server takes longer than its
         // load.
         self.confirm(tries.len(), elapsed.max(run_time))?;
-        let rounds = self.rounds(lab, BASELINE, &tries, observation.settled_source)?;
+        let rounds = self.rounds(lab, BASELINE, tries, observation.settled_source)?;
         let mut trial = Trial {
             command: self.base.command.clone(),
             program: tries::program_path(&self.base.command),
@@ -178,7 +170,7 @@ impl RunningTrial<'_> {
             first_baseline_failure: rounds.first_baseline_failure,
             observation,
             baseline: rounds.baseline,
-            tried: with_results(tries, rounds.results).collect(),
+            tried: rounds.tried,
             not_applicable,
             lab_caveats: Vec::new(),
             nodes: Vec::new(),
@@ -188,8 +180,8 @@ impl RunningTrial<'_> {
             // The machine may have drifted: compare pairs with runs without settings in their own
             // rounds.
             let pair_rounds =
-                self.rounds(lab, "baseline of pairs", &pairs, trial.observation.settled_source)?;
-            trial.tried.extend(with_results(pairs, pair_rounds.results));
+                self.rounds(lab, "baseline of pairs", pairs, trial.observation.settled_source)?;
+            trial.tried.extend(pair_rounds.tried);
             trial.baseline_failures += pair_rounds.baseline_failures;
             trial.first_baseline_failure =
                 trial.first_baseline_failure.or(pair_rounds.first_baseline_failure);
@@ -254,11 +246,11 @@ impl RunningTrial<'_> {
         &self,
         lab: &mut LabSetup,
         baseline: &str,
-        tries: &[TriedSetting],
+        tries: Vec<TriedSetting>,
         settled_at: observation::SettledSource,
     ) -> std::result::Result<Rounds, NoResult> {
         let update = |progress: &Progress| self.progress.update(progress);
-        let mut judge = TrialJudge::new(tries, self.service.is_some());
+        let mut judge = TrialJudge::new(&tries, self.service.is_some());
         judge.max_half_width = self.arguments.until;
         judge.seed = self.arguments.seed;
         judge.settled_at = Some(settled_at);
@@ -281,10 +273,14 @@ impl RunningTrial<'_> {
         let mut results = judge.evaluate_all().into_iter();
         Ok(Rounds {
             baseline: results.next().unwrap_or_default(),
-            results: results.collect(),
             count,
             baseline_failures: judge.baseline_failures,
             first_baseline_failure,
+            tried: tries
+                .into_iter()
+                .zip(results)
+                .map(|(setting, result)| Tried { setting, result })
+                .collect(),
         })
     }
 
@@ -296,9 +292,8 @@ impl RunningTrial<'_> {
         let candidates: Option<Vec<&Candidate>> =
             tried.iter().map(|tried| candidate_of(&tried.setting)).collect();
         let candidates = candidates.unwrap_or_default();
-        let measured: Vec<_> = tried.iter().map(|tried| tried.result.candidate_figures()).collect();
         let max_pairs = self.arguments.pairs as usize;
-        rank::pairs(&candidates, &measured, self.arguments.goal.into(), max_pairs)
+        rank::pairs(&candidates, tried, self.arguments.goal.into(), max_pairs)
             .into_iter()
             .filter_map(|[a, b]| {
                 Some(TriedSetting::pair(&tried.get(a)?.setting, &tried.get(b)?.setting, facts))

@@ -3,6 +3,7 @@
 
 use super::ids_by_text;
 use crate::cell::LabCaveat;
+use crate::statistics;
 use crate::trial::observation::SettledSource;
 use crate::trial::tries::{self, BASELINE, Figure, Trial, Tried, TryResult};
 use strandline_report::text::counted;
@@ -106,7 +107,7 @@ fn outliers(trial: &Trial) -> Vec<String> {
         for (id, result) in all_results(trial).filter(|(_, result)| result.failure.is_none()) {
             let Some(estimate) = &figure(result).estimate else { continue };
             let min_deviation = min_deviation.max(estimate.median * MIN_DEVIATION_FRACTION);
-            let indices = figure(result).outliers().into_iter();
+            let indices = statistics::outliers(&estimate.samples).into_iter();
             let outliers = indices.filter_map(|index| estimate.samples.get(index).copied());
             let outliers = outliers.filter(|value| (value - estimate.median).abs() > min_deviation);
             let median = format(estimate.median);

@@ -11,15 +11,14 @@ use super::applies::{AppliedSetting, Facts, apply, system_library_folders};
 use super::catalogue::{Candidate, Catalogue, Kind, Thp};
 use super::observation::{Observation, SecondsRange, SettledSource};
 use super::program::Program;
-use super::rank::{CandidateFigures, ComparedFigure, Goal, Point, Ranking, Status, pareto, rank};
+use super::rank::{Goal, Point, Status, pareto, rank};
 use super::server::{describe_end, read_observation};
 use crate::cell::{LabCaveat, Measure, Outcome, Subject};
 use crate::engine::{AfterRun, Judge, Results};
 use crate::figures::find_in_path;
 use crate::nodes;
 use crate::statistics::{
-    BlockSample, Estimate, Pair, Ratio, Verdict, bonferroni, estimate_in_blocks, half_width, outliers,
-    paired_ratio,
+    BlockSample, Estimate, Pair, Ratio, Verdict, bonferroni, estimate_in_blocks, half_width, paired_ratio,
 };
 
 /// A smaller difference in resident memory counts as none: one more variable moves the stack, a
@@ -175,15 +174,14 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// Indices of the outliers among its runs.
-    pub fn outliers(&self) -> Vec<usize> {
-        self.estimate.as_ref().map(|estimate| outliers(&estimate.samples)).unwrap_or_default()
+    /// The median of its runs.
+    pub fn median(&self) -> Option<f64> {
+        self.estimate.as_ref().map(|estimate| estimate.median)
     }
 
-    fn comparison(&self) -> Option<ComparedFigure> {
-        let median = self.estimate.as_ref()?.median;
-        let change = self.ratio.map_or(Verdict::Unknown, |ratio| ratio.verdict());
-        Some(ComparedFigure { median, ratio: self.ratio.map(|ratio| ratio.median), change })
+    /// How it compares with the runs without settings.
+    pub fn verdict(&self) -> Verdict {
+        self.ratio.map_or(Verdict::Unknown, |ratio| ratio.verdict())
     }
 }
 
@@ -211,28 +209,16 @@ pub struct TryResult {
 }
 
 impl TryResult {
-    /// The figures as input for the ranking.
-    pub fn candidate_figures(&self) -> CandidateFigures {
-        CandidateFigures {
-            failure: self.failure.clone(),
-            settled: self.settled.comparison(),
-            peak: self.peak.comparison(),
-            wall: self.wall.comparison(),
-        }
-    }
-
     /// Settled memory and time, if both are known and it did not fail.
     fn memory_and_time(&self) -> Option<Point> {
-        let median = |figure: &Figure| figure.estimate.as_ref().map(|estimate| estimate.median);
-        let point = Point { bytes: median(&self.settled)?, seconds: median(&self.wall)? };
+        let point = Point { bytes: self.settled.median()?, seconds: self.wall.median()? };
         self.failure.is_none().then_some(point)
     }
 
     /// Whether its settled memory or its time is smaller than without settings. A try that is
     /// better in neither could be on the front only by chance.
     fn is_improvement(&self) -> bool {
-        let is_less = |figure: &Figure| figure.ratio.is_some_and(|ratio| ratio.verdict() == Verdict::Less);
-        is_less(&self.settled) || is_less(&self.wall)
+        self.settled.verdict() == Verdict::Less || self.wall.verdict() == Verdict::Less
     }
 }
 
@@ -507,20 +493,19 @@ pub struct Trial {
 }
 
 impl Trial {
-    fn candidate_figures(&self) -> Vec<CandidateFigures> {
-        self.tried.iter().map(|tried| tried.result.candidate_figures()).collect()
+    /// The tries in the order of their [`Ranking`](super::rank::Ranking).
+    pub fn ranked(&self) -> impl Iterator<Item = &Tried> {
+        rank(&self.tried, self.goal).order.into_iter().filter_map(|index| self.tried.get(index))
     }
 
-    /// Ranking of the tries.
-    pub fn ranking(&self) -> Ranking {
-        rank(&self.candidate_figures(), self.goal)
+    /// The best try, if any is better than the runs without settings.
+    pub fn best(&self) -> Option<&Tried> {
+        self.tried.get(rank(&self.tried, self.goal).best?)
     }
 
     /// Status of a try.
-    pub fn status(&self, index: usize) -> Status {
-        self.tried
-            .get(index)
-            .map_or(Status::Failed, |tried| tried.result.candidate_figures().status(self.goal))
+    pub fn status(&self, tried: &Tried) -> Status {
+        tried.result.status(self.goal)
     }
 
     /// Ids on the Pareto front of settled memory and time, sorted by memory.
