@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
+use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -14,11 +14,10 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::atomic_file;
 use super::cell::{Node, Outcome};
+use super::json_lines::{JsonLines, write_line};
 use super::path_error::path_error;
-
-/// A longer line counts as damaged; a run has about 1 KiB.
-const MAX_LINE_BYTES: usize = 1 << 20;
 
 /// Labs in the cache that were not resumed for this long are removed.
 const MAX_IDLE_AGE: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -49,9 +48,6 @@ const LAB_FILE: &str = "lab.json";
 pub const REMOTE_FOLDER: &str = "slurm";
 /// Subfolder staged before a lab is opened, with the files that other machines need.
 pub const STAGED_FOLDER: &str = "staged";
-
-/// Name prefix of a `lab.json` while it is being written.
-const NEW_LAB_PREFIX: &str = ".lab.json.";
 
 /// Name prefix of the folder that the jobs of an executor write into; its number follows.
 const WORK_PREFIX: &str = "work-";
@@ -221,9 +217,7 @@ impl Journal {
     /// One line with the path of the journal, if it cannot be written.
     pub fn keep(&mut self, subject: &str, round: u32, outcome: &Outcome) -> Result<(), String> {
         let line = Line { subject: subject.to_owned(), round, outcome: outcome.clone() };
-        let mut text = serde_json::to_vec(&line).map_err(|error| error.to_string())?;
-        text.push(b'\n');
-        let written = self.file.0.write_all(&text);
+        let written = write_line(&mut self.file.0, &line);
         written.map_err(|error| path_error(&self.folder.join(JOURNAL_FILE), &error))?;
         self.outcomes.insert(RunKey { subject: line.subject, round }, line.outcome);
         Ok(())
@@ -307,7 +301,7 @@ fn has_files(folder: &Path) -> std::io::Result<bool> {
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name();
-        let is_new = name.to_string_lossy().starts_with(NEW_LAB_PREFIX);
+        let is_new = name.to_string_lossy().starts_with(atomic_file::TEMPORARY_PREFIX);
         if name != STAGED_FOLDER && !is_new && (name != JOURNAL_FILE || entry.metadata()?.len() > 0) {
             return Ok(true);
         }
@@ -315,17 +309,11 @@ fn has_files(folder: &Path) -> std::io::Result<bool> {
     Ok(false)
 }
 
-/// Writes `lab.json` atomically and durably: after a crash of the machine it is complete or
-/// missing.
+/// Writes `lab.json`.
 fn write_lab(folder: &Path, verb: &str, key: &str) -> Result<(), String> {
-    let write = || -> std::io::Result<()> {
-        let mut temporary = tempfile::Builder::new().prefix(NEW_LAB_PREFIX).tempfile_in(folder)?;
-        serde_json::to_writer_pretty(&mut temporary, &LabFile { lab: verb.to_owned(), key: key.to_owned() })?;
-        temporary.as_file().sync_all()?;
-        temporary.persist(folder.join(LAB_FILE)).map_err(|error| error.error)?;
-        File::open(folder)?.sync_all()
-    };
-    write().map_err(|error| path_error(&folder.join(LAB_FILE), &error))
+    let lab = LabFile { lab: verb.to_owned(), key: key.to_owned() };
+    let text = serde_json::to_vec_pretty(&lab).map_err(|error| error.to_string())?;
+    atomic_file::write(&folder.join(LAB_FILE), &text)
 }
 
 /// Hash that identifies a lab.
@@ -371,7 +359,6 @@ impl LockedFile {
 
 /// The runs in the valid lines of a journal, up to the first line that is damaged or cut off: runs
 /// after it are made again.
-#[derive(Default)]
 struct FinishedRuns {
     outcomes: BTreeMap<RunKey, Outcome>,
     /// Size of these lines.
@@ -380,20 +367,12 @@ struct FinishedRuns {
 
 impl FinishedRuns {
     fn read(file: &File) -> std::io::Result<Self> {
-        let mut runs = Self::default();
-        let mut reader = BufReader::new(file);
-        let mut line = Vec::new();
-        loop {
-            line.clear();
-            let mut bounded = std::io::Read::take(&mut reader, MAX_LINE_BYTES as u64);
-            let line_bytes = bounded.read_until(b'\n', &mut line)?;
-            if line.last() != Some(&b'\n') {
-                return Ok(runs);
-            }
-            let Ok(Line { subject, round, outcome }) = serde_json::from_slice(&line) else { return Ok(runs) };
-            runs.bytes += line_bytes as u64;
-            runs.outcomes.insert(RunKey { subject, round }, outcome);
+        let mut outcomes = BTreeMap::new();
+        let mut lines = JsonLines::of(file);
+        while let Some(Line { subject, round, outcome }) = lines.next()? {
+            outcomes.insert(RunKey { subject, round }, outcome);
         }
+        Ok(Self { outcomes, bytes: lines.valid_bytes })
     }
 }
 
@@ -454,6 +433,8 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::super::cell::End;
     use super::*;
 

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
@@ -28,14 +28,13 @@ use strandline_sys::spawn::{Gate, Resource, ResourceLimit, Rlimit, Setup, spawn}
 use super::cell::{Figures, Subject};
 use super::counters::{self, Counters};
 use super::figures::US_PER_SECOND;
+use super::json_lines::write_line;
 use super::path_error::path_error;
-use super::protocol::{Ended, Event, LineBuffer, Request, Start, encode_line};
+use super::protocol::{Ended, Event, LineBuffer, Request, Start};
 use super::sweep::{GRACE, SweepResult, sweep};
 
 /// How long a new process waits for its counters before it execs anyway.
 const GATE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Size of one read from strandline.
-const READ_BYTES: usize = 16 << 10;
 
 #[derive(Debug)]
 struct RunningJob {
@@ -127,7 +126,7 @@ pub fn serve(socket: UnixStream) -> io::Result<()> {
 
 impl Launcher {
     fn send_event(&mut self, event: &Event) -> io::Result<()> {
-        self.socket.write_all(&encode_line(event)?)
+        write_line(&mut self.socket, event)
     }
 
     fn run(&mut self) -> io::Result<()> {
@@ -167,14 +166,9 @@ impl Launcher {
 
     /// Handles requests; false if strandline closed the socket.
     fn handle_requests(&mut self) -> io::Result<bool> {
-        let mut bytes = [0; READ_BYTES];
-        let count = match self.socket.read(&mut bytes) {
-            Ok(0) => return Ok(false),
-            Ok(count) => count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(true),
-            Err(error) => return Err(error),
-        };
-        self.lines.push(bytes.get(..count).unwrap_or_default());
+        if !self.lines.read_from(&self.socket)? {
+            return Ok(false);
+        }
         while let Some(request) = self.lines.next()? {
             match request {
                 Request::Start(start) => self.start_job(&start)?,

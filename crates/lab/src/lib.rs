@@ -20,6 +20,7 @@ pub mod figures;
 mod identity;
 pub mod interrupt;
 pub mod journal;
+mod json_lines;
 mod launcher;
 mod local;
 pub mod nodes;
@@ -37,11 +38,7 @@ mod tail;
 pub mod trial;
 pub mod user;
 
+pub use counters::unavailability as why_no_counters;
 pub use figures::is_in_path;
 pub use launcher::serve as serve_launcher;
 pub use remote::TaskCounts;
-
-/// Why instructions and cycles cannot be counted on this machine; `None` if they can.
-pub fn why_no_counters() -> Option<String> {
-    counters::unavailability()
-}

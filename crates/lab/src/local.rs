@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
@@ -22,8 +22,9 @@ use super::executable::executable_path;
 use super::executor::{Executor, StopReason};
 use super::figures;
 use super::interrupt::Interrupt;
+use super::json_lines::write_line;
 use super::path_error::path_error;
-use super::protocol::{Event, LineBuffer, Request, Start, encode_line};
+use super::protocol::{Event, LineBuffer, Request, Start};
 use super::sweep::{GRACE, own_children, sweep};
 use strandline_recorder::LimitedGroup;
 
@@ -33,8 +34,6 @@ pub const LAUNCHER_VERB: &str = "lab-launcher";
 const MAX_OUTPUT_BYTES: u64 = 16 << 20;
 /// Unit of the allocated size in `stat`, whatever the file system (stat(2), `st_blocks`).
 const STAT_BLOCK_BYTES: u64 = 512;
-/// Size of one read from the launcher.
-const READ_BYTES: usize = 16 << 10;
 /// A growing output file may occupy this much before its beginning is freed.
 const MAX_ALLOCATED_BYTES: u64 = 4 * MAX_OUTPUT_BYTES;
 /// Interval between checks of the file sizes.
@@ -182,14 +181,9 @@ impl LocalExecutor {
     }
 
     fn read_events(&mut self) -> Result<(), StopReason> {
-        let mut bytes = [0; READ_BYTES];
-        match self.socket.read(&mut bytes) {
-            Ok(0) => Err(self.handle_launcher_loss()),
-            Ok(count) => {
-                self.lines.push(bytes.get(..count).unwrap_or_default());
-                Ok(())
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+        match self.lines.read_from(&self.socket) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(self.handle_launcher_loss()),
             Err(error) => Err(self.launcher_failure(&error)),
         }
     }
@@ -211,8 +205,7 @@ impl LocalExecutor {
     }
 
     fn send_request(&mut self, request: &Request) -> Result<(), StopReason> {
-        let sent = encode_line(request).and_then(|line| self.socket.write_all(&line));
-        sent.map_err(|error| match error.kind() {
+        write_line(&mut self.socket, request).map_err(|error| match error.kind() {
             io::ErrorKind::BrokenPipe => self.handle_launcher_loss(),
             _ => self.launcher_failure(&error),
         })

@@ -1,11 +1,14 @@
 //! Protocol between strandline and its launcher: lines of JSON over a socket.
 
-use std::io;
+use std::io::{self, Read};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use super::cell::{Figures, Subject};
+
+/// Size of one read.
+const READ_BYTES: usize = 16 << 10;
 
 /// A request to the launcher.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -92,9 +95,19 @@ pub struct LineBuffer {
 }
 
 impl LineBuffer {
-    /// Appends bytes that were read.
-    pub fn push(&mut self, bytes: &[u8]) {
-        self.unread.extend_from_slice(bytes);
+    /// Reads what has arrived at `source`; false if it was closed. A read that a signal interrupts
+    /// adds nothing.
+    pub fn read_from(&mut self, mut source: impl Read) -> io::Result<bool> {
+        let mut bytes = [0; READ_BYTES];
+        match source.read(&mut bytes) {
+            Ok(0) => Ok(false),
+            Ok(count) => {
+                self.unread.extend_from_slice(bytes.get(..count).unwrap_or_default());
+                Ok(true)
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(true),
+            Err(error) => Err(error),
+        }
     }
 
     /// The message of the next complete line; `None` if it has not arrived yet.
@@ -109,32 +122,29 @@ impl LineBuffer {
     }
 }
 
-/// Encodes a message as a line.
-pub fn encode_line<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
-    let mut line = serde_json::to_vec(message).map_err(io::Error::other)?;
-    line.push(b'\n');
-    Ok(line)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::json_lines::write_line;
 
     #[test]
     fn split_messages_are_reassembled() {
         let stop = Request::Stop { job: 7, grace_ms: 100, is_whole_group: true };
-        let text = [encode_line(&stop).unwrap(), encode_line(&stop).unwrap()].concat();
+        let mut text = Vec::new();
+        write_line(&mut text, &stop).unwrap();
+        write_line(&mut text, &stop).unwrap();
         let mut lines = LineBuffer::default();
         let mut request_count = 0;
         for byte in text {
-            lines.push(&[byte]);
+            assert!(lines.read_from(&[byte][..]).unwrap());
             while let Some(request) = lines.next::<Request>().unwrap() {
                 assert_eq!(request, stop);
                 request_count += 1;
             }
         }
         assert_eq!(request_count, 2);
-        lines.push(b"{}\n");
+        assert!(!lines.read_from(&[][..]).unwrap());
+        assert!(lines.read_from(&b"{}\n"[..]).unwrap());
         assert!(lines.next::<Request>().is_err());
     }
 }

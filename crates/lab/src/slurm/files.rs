@@ -16,7 +16,7 @@ use strandline_inspect::environment::Environment;
 
 use crate::atomic_file;
 use crate::cell::{Node, Outcome, Subject};
-use crate::journal::REMOTE_FOLDER;
+use crate::journal::{REMOTE_FOLDER, hex};
 use crate::path_error::path_error;
 use crate::remote::Round;
 use crate::trial::server::Service;
@@ -150,27 +150,6 @@ pub struct TaskFailure {
     pub why: String,
 }
 
-/// Result of reading a file.
-#[derive(Debug, PartialEq)]
-pub enum ReadResult<T> {
-    /// The file does not exist.
-    Missing,
-    /// The file cannot be read, or its content is wrong; one line with the path and the reason.
-    Invalid(String),
-    /// The content of the file.
-    Content(T),
-}
-
-impl<T> ReadResult<T> {
-    /// The content; `None` if the file is missing or invalid.
-    pub fn content(self) -> Option<T> {
-        match self {
-            Self::Content(content) => Some(content),
-            Self::Missing | Self::Invalid(_) => None,
-        }
-    }
-}
-
 impl SharedFolder {
     /// The folder of all these files.
     pub fn folder(&self) -> PathBuf {
@@ -217,15 +196,20 @@ impl SharedFolder {
         self.below("logs").join(format!("{task}.log"))
     }
 
-    /// Reads the file of a finished round; `requested` are the indices of its subjects.
-    pub fn read_finished(&self, plan: &str, round: u32, requested: &[usize]) -> ReadResult<FinishedRound> {
+    /// Reads the file of a finished round; `requested` are the indices of its subjects. `None` if it
+    /// does not exist.
+    ///
+    /// # Errors
+    /// One line with the path: it cannot be read, or its content is wrong.
+    pub fn read_finished(
+        &self,
+        plan: &str,
+        round: u32,
+        requested: &[usize],
+    ) -> Result<Option<FinishedRound>, String> {
         let path = self.finished_file(plan, round);
-        let invalid = |problem: &str| ReadResult::Invalid(path_error(&path, &problem));
-        let mut finished: FinishedRound = match read(&path) {
-            ReadResult::Content(finished) => finished,
-            ReadResult::Missing => return ReadResult::Missing,
-            ReadResult::Invalid(reason) => return ReadResult::Invalid(reason),
-        };
+        let invalid = |problem: &str| Err(path_error(&path, &problem));
+        let Some(mut finished) = read::<FinishedRound>(&path)? else { return Ok(None) };
         if finished.schema != SCHEMA {
             return invalid("another version of strandline wrote it");
         }
@@ -248,7 +232,7 @@ impl SharedFolder {
                 }
             }
         }
-        ReadResult::Content(finished)
+        Ok(Some(finished))
     }
 
     /// Whether a path is below the output folder of the runs of this lab.
@@ -264,7 +248,7 @@ impl SharedFolder {
 /// One line, if the plan cannot be converted to JSON.
 pub fn plan_name(plan: &Plan) -> Result<String, String> {
     let text = serde_json::to_vec(&(&plan.subjects, &plan.service)).map_err(|error| error.to_string())?;
-    Ok(Sha256::digest(&text).iter().take(PLAN_HASH_BYTES).map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex(Sha256::digest(&text).get(..PLAN_HASH_BYTES).unwrap_or_default()))
 }
 
 /// A file of a round that is finished or running.
@@ -286,25 +270,29 @@ pub fn parse_round_file(name: &str, plan: &str) -> Option<RoundFile> {
     Some(RoundFile { round: round.parse().ok()?, is_finished })
 }
 
-/// Reads a file of JSON.
-pub fn read<T: DeserializeOwned>(path: &Path) -> ReadResult<T> {
-    let invalid = |error: &dyn std::fmt::Display| ReadResult::Invalid(path_error(path, error));
+/// Reads a file of JSON; `None` if it does not exist.
+///
+/// # Errors
+/// One line with the path: it cannot be read, or its content is wrong.
+pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, String> {
+    let invalid = |error: &dyn std::fmt::Display| path_error(path, error);
     let file = match std::fs::File::open(path) {
         Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return ReadResult::Missing,
-        Err(error) => return invalid(&error),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(invalid(&error)),
     };
     if file.metadata().is_ok_and(|metadata| !metadata.is_file() || metadata.len() > MAX_FILE_BYTES) {
-        return invalid(&"it is not a file of this lab");
+        return Err(invalid(&"it is not a file of this lab"));
     }
     let mut text = Vec::new();
-    if let Err(error) = file.take(MAX_FILE_BYTES).read_to_end(&mut text) {
-        return invalid(&error);
-    }
-    match serde_json::from_slice(&text) {
-        Ok(value) => ReadResult::Content(value),
-        Err(error) => invalid(&error),
-    }
+    file.take(MAX_FILE_BYTES).read_to_end(&mut text).map_err(|error| invalid(&error))?;
+    serde_json::from_slice(&text).map(Some).map_err(|error| invalid(&error))
+}
+
+/// The content of a file of JSON that a lab can do without; `None` if it does not exist, cannot be
+/// read or is wrong.
+pub fn read_if_valid<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    read(path).ok().flatten()
 }
 
 /// Writes a file of JSON atomically.
@@ -367,14 +355,14 @@ mod tests {
     fn a_file_that_is_not_what_it_should_be_is_refused_with_its_path() {
         let folder = tempfile::tempdir().unwrap();
         let shared = shared_folder(folder.path());
-        assert_eq!(shared.read_finished("p", 3, &[0, 1]), ReadResult::Missing);
+        assert_eq!(shared.read_finished("p", 3, &[0, 1]), Ok(None));
         let good = finished(&shared);
         write_json(&shared.finished_file("p", 3), &good).unwrap();
-        let ReadResult::Content(read) = shared.read_finished("p", 3, &[0, 1]) else { panic!("it is good") };
+        let read = shared.read_finished("p", 3, &[0, 1]).unwrap().unwrap();
         assert_eq!(read.runs[0].outcome.node.as_ref().unwrap().name, "n");
         let refused = |finished: &FinishedRound, requested: &[usize]| {
             write_json(&shared.finished_file("p", 3), finished).unwrap();
-            matches!(shared.read_finished("p", 3, requested), ReadResult::Invalid(why) if why.contains("p-3.json"))
+            matches!(shared.read_finished("p", 3, requested), Err(why) if why.contains("p-3.json"))
         };
         assert!(refused(&good, &[0]), "other runs");
         assert!(refused(&FinishedRound { lab: "other".to_owned(), ..good.clone() }, &[0, 1]));
@@ -388,11 +376,11 @@ mod tests {
         let text = serde_json::to_vec(&good).unwrap();
         for cut in 0..text.len() {
             std::fs::write(shared.finished_file("p", 3), &text[..cut]).unwrap();
-            assert!(matches!(shared.read_finished("p", 3, &[0, 1]), ReadResult::Invalid(_)), "cut at {cut}");
+            assert!(shared.read_finished("p", 3, &[0, 1]).is_err(), "cut at {cut}");
         }
         std::fs::remove_file(shared.finished_file("p", 3)).unwrap();
         std::fs::create_dir(shared.finished_file("p", 3)).unwrap();
-        assert!(matches!(shared.read_finished("p", 3, &[0, 1]), ReadResult::Invalid(_)), "a folder");
+        assert!(shared.read_finished("p", 3, &[0, 1]).is_err(), "a folder");
     }
 
     #[test]

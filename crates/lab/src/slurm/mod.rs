@@ -32,7 +32,7 @@ mod watch;
 pub use files::Task;
 pub use task::{TaskArguments, serve};
 
-use files::{JobArray, LabIdentity, Owner, Plan, SharedFolder, plan_name, read, token, write_json};
+use files::{JobArray, LabIdentity, Owner, Plan, SharedFolder, plan_name, read_if_valid, token, write_json};
 use scheduler::TaskState;
 
 /// The job script.
@@ -226,7 +226,7 @@ impl Slurm {
 /// one otherwise, also if `lab.json` is missing or damaged.
 fn open_shared_folder(root: &Path, key: &str, is_fresh: bool) -> Result<SharedFolder, String> {
     let mut shared = SharedFolder { root: root.to_owned(), lab: String::new() };
-    match read::<LabIdentity>(&shared.below("lab.json")).content() {
+    match read_if_valid::<LabIdentity>(&shared.below("lab.json")) {
         Some(previous) if previous.key == key && !is_fresh => shared.lab = previous.lab,
         previous_lab => {
             if let Some(previous) = previous_lab {
@@ -279,9 +279,9 @@ fn known_arrays(shared: &SharedFolder) -> Result<BTreeMap<u32, SubmittedArray>, 
         let name = entry.file_name();
         let number = name.to_str().and_then(|name| name.strip_suffix(".json")?.parse::<u32>().ok());
         let Some(number) = number.filter(|&number| number < MAX_ARRAYS) else { continue };
-        let Some(array) = read::<JobArray>(&entry.path()).content() else { continue };
+        let Some(array) = read_if_valid::<JobArray>(&entry.path()) else { continue };
         if array.lab == shared.lab {
-            let job = read::<u64>(&shared.job_file(number)).content();
+            let job = read_if_valid(&shared.job_file(number));
             arrays.insert(number, SubmittedArray { array, job });
         }
     }

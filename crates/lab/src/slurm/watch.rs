@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::files::{
-    JobArray, Owner, ReadResult, RoundFile, Task, TaskFailure, count_runs, parse_round_file, read,
+    JobArray, Owner, RoundFile, Task, TaskFailure, count_runs, parse_round_file, read_if_valid,
 };
 use super::scheduler::{self, SchedulerError, TaskState, TaskStatus};
 use super::{PendingRound, Slurm, SubmittedArray};
@@ -240,8 +240,8 @@ impl Slurm {
     fn take_finished(&mut self, round: u32) {
         let Some(pending) = self.pending.get(&round) else { return };
         match self.shared.read_finished(&self.plan, round, &pending.turns) {
-            ReadResult::Missing => {}
-            ReadResult::Content(finished) => {
+            Ok(None) => {}
+            Ok(Some(finished)) => {
                 self.pending.remove(&round);
                 self.watch.partials.remove(&round);
                 self.watch.reset_idle();
@@ -249,7 +249,7 @@ impl Slurm {
                 let runs = runs.map(|run| SubjectRun { subject: run.subject, outcome: run.outcome });
                 self.events.push_back(RemoteEvent::Finished { round, runs: runs.collect() });
             }
-            ReadResult::Invalid(why) => {
+            Err(why) => {
                 let path = self.shared.finished_file(&self.plan, round);
                 // If that fails, the file is found and reported again until the round was repeated.
                 drop(std::fs::rename(&path, path.with_extension("json.wrong")));
@@ -318,7 +318,7 @@ impl Slurm {
     /// Fails if another process has taken over this lab: its lock is not effective on every shared
     /// file system.
     fn check_owner(&mut self) -> Result<(), StopReason> {
-        match read::<Owner>(&self.shared.below("owner.json")).content() {
+        match read_if_valid::<Owner>(&self.shared.below("owner.json")) {
             Some(owner) if owner.token != self.token => {
                 // The tasks now belong to that process.
                 self.pending.clear();
@@ -434,7 +434,7 @@ impl Slurm {
         let Some(pending) = self.pending.get(&round) else { return not_submitted };
         let Some(task) = pending.task else { return not_submitted };
         let node = pending.node.as_ref().map(|node| format!(" on {node}")).unwrap_or_default();
-        let failure = read::<TaskFailure>(&self.shared.failure_file(&self.plan, round, task)).content();
+        let failure: Option<TaskFailure> = read_if_valid(&self.shared.failure_file(&self.plan, round, task));
         if let Some(failed) = failure.filter(|failed| failed.lab == self.shared.lab) {
             return format!("task {task} on {}: {}", clean(&failed.node), clean(&failed.why));
         }
