@@ -13,10 +13,10 @@ use nix::unistd::{Pid, getsid};
 use serde::{Deserialize, Serialize};
 use strandline_inspect::explain::{Options, explain};
 use strandline_process::error::Error;
-use strandline_process::procfs::Process;
+use strandline_process::procfs::{Process, all_pids};
 
 use super::listening::is_open;
-use super::observation::{Observation, ServerLedger, Shares};
+use super::observation::{Observation, ServerLedger};
 use crate::cell::{End, Outcome, Subject};
 use crate::executor::{Executor, StopReason};
 use crate::local::{Job, LocalExecutor};
@@ -76,8 +76,6 @@ const THREADS_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_OUTPUT_BYTES: u64 = 64 << 20;
 /// Maximum size of output searched at a time.
 const SEARCH_BYTES: u64 = 1 << 20;
-/// Maximum size read from smaps_rollup; the kernel writes about 1000 bytes.
-const MAX_ROLLUP_BYTES: u64 = 64 << 10;
 /// Maximum number of processes of a server; a run with more fails.
 const MAX_PROCESSES: usize = 1000;
 
@@ -277,9 +275,10 @@ fn ledgers_of(pid: i32) -> ServerRun {
             None,
         );
     }
+    let rollup_of = |pid| Process::open(pid).ok().and_then(|process| process.smaps_rollup());
     for process in tree {
         match explain(process, &Options { finds_zero_pages: false, ..Options::default() }) {
-            Ok(explanation) => ledgers.push(ServerLedger { explanation, shares: shares_of(process) }),
+            Ok(explanation) => ledgers.push(ServerLedger { explanation, rollup: rollup_of(process) }),
             Err(error) if process == pid || !has_ended(process) => {
                 return ServerRun::failed(format!("the server cannot be measured: {error}"), None);
             }
@@ -288,14 +287,6 @@ fn ledgers_of(pid: i32) -> ServerRun {
         }
     }
     ServerRun { observation: Observation::of_ledgers(&ledgers), ended: None }
-}
-
-/// The shares of a process; `None` if they cannot be read.
-fn shares_of(pid: i32) -> Option<Shares> {
-    let mut text = String::new();
-    let file = Process::open(pid).ok()?.open_file("smaps_rollup").ok()?;
-    file.take(MAX_ROLLUP_BYTES).read_to_string(&mut text).ok()?;
-    Shares::read(&text)
 }
 
 /// Whether a process that could not be inspected has no memory. One that is hidden, or whose main
@@ -321,15 +312,12 @@ fn has_ended(pid: i32) -> bool {
 /// # Errors
 /// One line, if /proc cannot be read.
 fn tree_of(root: i32) -> Result<Vec<i32>, String> {
-    let proc = Path::new("/proc");
-    let entries: Result<Vec<_>, _> = std::fs::read_dir(proc).and_then(Iterator::collect);
-    let entries = entries.map_err(|error| path_error(proc, &error))?;
+    let pids = all_pids().map_err(|error| path_error(Path::new("/proc"), &error))?;
     // A process that has ended meanwhile has neither parent nor session.
     let parent_of = |pid: i32| Process::open(pid).ok()?.stat().ok()?.parent;
     let leader_of = |pid: i32| getsid(Some(Pid::from_raw(pid))).ok();
-    let pids = entries.iter().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let parents: Vec<(i32, i32)> = pids
-        .filter_map(|pid: i32| {
+        .filter_map(|pid| {
             let is_in_session = leader_of(pid) == Some(Pid::from_raw(root));
             Some((pid, if is_in_session { root } else { parent_of(pid)? }))
         })
