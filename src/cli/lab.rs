@@ -49,6 +49,7 @@ pub fn lab_options(lab: &Lab) -> LabOptions {
         is_fresh: lab.fresh,
         jobs: lab.jobs,
         cluster,
+        service: None,
         user: Arc::new(TerminalUser),
     }
 }

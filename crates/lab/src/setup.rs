@@ -37,6 +37,8 @@ pub struct LabOptions {
     pub jobs: u32,
     /// The cluster that runs the rounds; `None` for this machine.
     pub cluster: Option<slurm::Options>,
+    /// How to run the subjects if they are servers.
+    pub service: Option<Service>,
     /// Who is shown messages.
     pub user: Arc<dyn User>,
 }
@@ -105,7 +107,7 @@ impl LabOptions {
 
     fn slurm(
         &self,
-        options: &slurm::Options,
+        cluster: &slurm::Options,
         journal: &Journal,
         interrupt: &Arc<Interrupt>,
     ) -> Result<Slurm, String> {
@@ -113,7 +115,8 @@ impl LabOptions {
         let program = executable::staged_program().ok_or("--on slurm needs --dir")?;
         let local = LocalExecutor::new(&journal.work_folder(0), interrupt)?;
         let lab = slurm::LabFolder { root: journal.folder(), key: journal.key(), is_fresh: self.is_fresh };
-        Slurm::open(lab, program, options.clone(), Arc::clone(&self.user), local, Arc::clone(interrupt))
+        let options = slurm::Options { service: self.service.clone(), ..cluster.clone() };
+        Slurm::open(lab, program, options, Arc::clone(&self.user), local, Arc::clone(interrupt))
     }
 }
 
@@ -155,28 +158,15 @@ impl LabSetup {
     /// # Errors
     /// One line: the folder is in use or is not writable, or no launcher or cluster is available.
     pub fn open(content: LabContent<'_, impl Serialize>, options: &LabOptions) -> Result<Self, String> {
-        Self::open_serving(content, options, None)
-    }
-
-    /// The same for servers.
-    ///
-    /// # Errors
-    /// As [`LabSetup::open`].
-    pub fn open_serving(
-        content: LabContent<'_, impl Serialize>,
-        options: &LabOptions,
-        service: Option<&Service>,
-    ) -> Result<Self, String> {
         let interrupt = Arc::new(Interrupt::new()?);
         let journal = Journal::open(content.verb, &options.identity(content), &options.journal())?;
         let mut executors: Vec<Box<dyn Executor>> = Vec::new();
         if let Some(cluster) = &options.cluster {
-            let cluster = slurm::Options { service: service.cloned(), ..cluster.clone() };
-            executors.push(Box::new(options.slurm(&cluster, &journal, &interrupt)?));
+            executors.push(Box::new(options.slurm(cluster, &journal, &interrupt)?));
         } else {
             for number in 0..options.jobs as usize {
                 let local = LocalExecutor::new(&journal.work_folder(number), &interrupt)?;
-                executors.push(match service {
+                executors.push(match &options.service {
                     Some(service) => Box::new(ServerExecutor::new(local, service.clone())),
                     None => Box::new(local),
                 });
