@@ -285,7 +285,7 @@ impl<'a> Lab<'a> {
     fn store_run(&mut self, turn: ScheduledRun, outcome: Outcome) -> Result<(), StopReason> {
         let subject = self.plan.subjects.get(turn.subject);
         let subject = subject.ok_or_else(|| internal_error("a turn has no subject"))?;
-        self.journal.keep(&subject.name, turn.round, &outcome).map_err(StopReason::Failed)?;
+        self.journal.keep(&subject.name, turn.round, &outcome)?;
         self.new_runs += 1;
         self.judge_run(turn, outcome);
         self.report_progress(turn.subject, 1);

@@ -15,6 +15,12 @@ pub enum StopReason {
     Failed(String),
 }
 
+impl From<String> for StopReason {
+    fn from(why: String) -> Self {
+        Self::Failed(why)
+    }
+}
+
 /// Why a trial, a squeeze or a study has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoResult {

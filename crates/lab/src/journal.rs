@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use super::atomic_file;
 use super::cell::{Node, Outcome};
 use super::json_lines::{JsonLines, write_line};
-use super::path_error::path_error;
+use super::path_error::{AtPath, path_error};
 
 /// Labs in the cache that were not resumed for this long are removed.
 const MAX_IDLE_AGE: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -125,19 +125,14 @@ impl Journal {
         let is_user_folder = options.folder.is_some();
         let folder = match &options.folder {
             // Absolute, because jobs may run in other working directories.
-            Some(folder) => std::path::absolute(folder).map_err(|error| path_error(folder, &error))?,
+            Some(folder) => std::path::absolute(folder).at(folder)?,
             None => prepare_cache()?.join(folder_name(verb, &key)),
         };
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(PRIVATE_MODE)
-            .create(&folder)
-            .map_err(|error| path_error(&folder, &error))?;
+        std::fs::DirBuilder::new().recursive(true).mode(PRIVATE_MODE).create(&folder).at(&folder)?;
         let path = folder.join(JOURNAL_FILE);
         // Rejects a foreign folder before anything is created in it.
         LabFile::read(&folder)?;
-        let file = OpenOptions::new().read(true).append(true).create(true).open(&path);
-        let file = file.map_err(|error| path_error(&path, &error))?;
+        let file = OpenOptions::new().read(true).append(true).create(true).open(&path).at(&path)?;
         let mut file = LockedFile::lock(file).map_err(|error| match error.kind() {
             std::io::ErrorKind::WouldBlock => format!(
                 "{}: another strandline is at work on this lab; wait for it, or give this one another --dir",
@@ -149,25 +144,25 @@ impl Journal {
         match LabFile::read(&folder)? {
             Some(lab) => {
                 // A journal without runs holds nothing to lose.
-                let journal_bytes = file.0.metadata().map_err(|error| path_error(&path, &error))?.len();
+                let journal_bytes = file.0.metadata().at(&path)?.len();
                 if lab.key != key && !options.is_fresh && journal_bytes > 0 {
                     return Err(lab.refuse_takeover(&folder));
                 }
                 if lab.key != key {
-                    file.0.set_len(0).map_err(|error| path_error(&path, &error))?;
+                    file.0.set_len(0).at(&path)?;
                     write_lab(&folder, verb, &key)?;
                 }
             }
             None => write_lab(&folder, verb, &key)?,
         }
         if options.is_fresh {
-            file.0.set_len(0).map_err(|error| path_error(&path, &error))?;
+            file.0.set_len(0).at(&path)?;
             // What cannot be removed is not read: outcomes name the files of their own run, and the
             // files of rounds their lab.
             drop(std::fs::remove_dir_all(folder.join("cells")));
             drop(std::fs::remove_dir_all(folder.join(REMOTE_FOLDER).join("rounds")));
         }
-        let outcomes = resume(&mut file.0).map_err(|error| path_error(&path, &error))?;
+        let outcomes = resume(&mut file.0).at(&path)?;
         Ok(Self { folder, is_user_folder, file, resumed_runs: outcomes.len(), outcomes, key })
     }
 
@@ -217,8 +212,7 @@ impl Journal {
     /// One line with the path of the journal, if it cannot be written.
     pub fn keep(&mut self, subject: &str, round: u32, outcome: &Outcome) -> Result<(), String> {
         let line = Line { subject: subject.to_owned(), round, outcome: outcome.clone() };
-        let written = write_line(&mut self.file.0, &line);
-        written.map_err(|error| path_error(&self.folder.join(JOURNAL_FILE), &error))?;
+        write_line(&mut self.file.0, &line).at(&self.folder.join(JOURNAL_FILE))?;
         self.outcomes.insert(RunKey { subject: line.subject, round }, line.outcome);
         Ok(())
     }

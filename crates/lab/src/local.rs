@@ -23,7 +23,7 @@ use super::executor::{Executor, StopReason};
 use super::figures;
 use super::interrupt::Interrupt;
 use super::json_lines::write_line;
-use super::path_error::path_error;
+use super::path_error::{AtPath, path_error};
 use super::protocol::{Event, LineBuffer, Request, Start};
 use super::sweep::{GRACE, own_children, sweep};
 use strandline_recorder::LimitedGroup;
@@ -109,7 +109,7 @@ impl LocalExecutor {
     /// One line: the folder cannot be made, or the launcher does not start.
     pub fn new(folder: &Path, interrupt: &Arc<Interrupt>) -> Result<Self, String> {
         let start_failure = |error: io::Error| format!("the launcher of commands cannot be started: {error}");
-        std::fs::create_dir_all(folder).map_err(|error| path_error(folder, &error))?;
+        std::fs::create_dir_all(folder).at(folder)?;
         let spared = own_children();
         // If the launcher is killed, this process must end the jobs.
         become_subreaper().map_err(start_failure)?;
@@ -248,8 +248,7 @@ impl LocalExecutor {
             Some(is_taken) => *is_taken = true,
             None => {
                 let folder = self.folder.join(slot.to_string());
-                std::fs::create_dir_all(&folder)
-                    .map_err(|error| StopReason::Failed(path_error(&folder, &error)))?;
+                std::fs::create_dir_all(&folder).at(&folder)?;
                 self.slots.push(true);
             }
         }
@@ -276,7 +275,7 @@ impl LocalExecutor {
             .map_err(|refusal| StopReason::Failed(refusal.to_string()))?;
         self.last_job += 1;
         let job = self.last_job;
-        let command = figures::command(subject, &slot_folder).map_err(StopReason::Failed)?;
+        let command = figures::command(subject, &slot_folder)?;
         let (directory, stdin) = (subject.directory.clone(), subject.stdin.clone());
         // The recorder sets the variables and limits: they are not for itself.
         let settings = if is_recorded { Subject::default() } else { subject.clone() };
@@ -306,7 +305,7 @@ impl LocalExecutor {
         let kills = local_job.group.as_ref().and_then(LimitedGroup::out_of_memory_kills);
         let swap_problem = local_job.group.as_ref().and_then(|group| group.swap_problem.clone());
         if let Some(group) = local_job.group {
-            remove_group(&group).map_err(StopReason::Failed)?;
+            remove_group(&group)?;
         }
         if let Some(is_taken) = self.slots.get_mut(local_job.slot) {
             *is_taken = false;
@@ -453,13 +452,13 @@ fn keep_output(slot_folder: &Path, folder: &Path, name: &str) -> Result<Option<P
     if bytes == 0 {
         return Ok(None);
     }
-    std::fs::create_dir_all(folder).map_err(|error| path_error(folder, &error))?;
+    std::fs::create_dir_all(folder).at(folder)?;
     let moved = if name != figures::RECORDING && bytes > MAX_OUTPUT_BYTES {
         copy_tail(&from, &to, bytes).and_then(|()| std::fs::remove_file(&from))
     } else {
         std::fs::rename(&from, &to)
     };
-    moved.map(|()| Some(to.clone())).map_err(|error| path_error(&to, &error))
+    moved.map(|()| Some(to.clone())).at(&to)
 }
 
 fn copy_tail(from: &Path, to: &Path, bytes: u64) -> io::Result<()> {

@@ -113,7 +113,7 @@ impl RemoteLab<'_, '_> {
             RemoteEvent::Finished { round, runs } => {
                 for SubjectRun { subject, outcome } in &runs {
                     let Some(subject) = self.lab.plan.subjects.get(*subject) else { continue };
-                    self.lab.journal.keep(&subject.name, round, outcome).map_err(StopReason::Failed)?;
+                    self.lab.journal.keep(&subject.name, round, outcome)?;
                     self.lab.new_runs += 1;
                 }
                 self.report(&runs);

@@ -16,7 +16,7 @@ use super::interrupt::Interrupt;
 use super::journal::{Journal, JournalOptions, REMOTE_FOLDER, STAGED_FOLDER};
 use super::local::LocalExecutor;
 use super::nodes::{self, NodeKind, kinds};
-use super::path_error::path_error;
+use super::path_error::AtPath;
 use super::slurm::{self, Slurm};
 use super::trial::server::{ServerExecutor, Service};
 use super::user::User;
@@ -63,7 +63,7 @@ impl LabOptions {
     pub fn stage(&self) -> Result<(), String> {
         match (&self.cluster, &self.folder) {
             (Some(_), Some(folder)) if executable::staged_folder().is_none() => {
-                let folder = std::path::absolute(folder).map_err(|error| path_error(folder, &error))?;
+                let folder = std::path::absolute(folder).at(folder)?;
                 executable::stage(&folder.join(STAGED_FOLDER))
             }
             _ => Ok(()),

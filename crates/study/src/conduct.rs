@@ -86,8 +86,7 @@ fn measure(
     progress: &dyn ProgressDisplay,
 ) -> Result<Measured, StopReason> {
     let subject = |key| cell::subject_of_cell(matrix, key, build_root, options.timeout);
-    let subjects: Result<Vec<Subject>, String> = cells.runnable.iter().map(subject).collect();
-    let subjects = subjects.map_err(StopReason::Failed)?;
+    let subjects = cells.runnable.iter().map(subject).collect::<Result<Vec<Subject>, String>>()?;
     let may_fail = |key: &Key| matrix.subjects.get(key.subject).is_some_and(|subject| subject.may_fail);
     let mut judge =
         StudyJudge { may_fail: cells.runnable.iter().map(may_fail).collect(), ..StudyJudge::default() };

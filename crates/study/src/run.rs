@@ -52,7 +52,7 @@ pub fn prepare(
 ) -> Result<(), StopReason> {
     run_probes(matrix, cells, place.root, ProbePhase::Before, executor, say)?;
     let failed_builds = build_all(matrix, &cells.runnable, place, executor, say)?;
-    remove_failed(matrix, cells, place.root, &failed_builds).map_err(StopReason::Failed)?;
+    remove_failed(matrix, cells, place.root, &failed_builds)?;
     run_probes(matrix, cells, place.root, ProbePhase::After, executor, say)
 }
 
@@ -64,11 +64,11 @@ fn build_all(
     executor: &mut dyn Executor,
     say: &dyn Fn(&str),
 ) -> Result<FailedBuilds, StopReason> {
-    find::unpack_probes().map_err(StopReason::Failed)?;
+    find::unpack_probes()?;
     let mut failed_builds = FailedBuilds::new();
     let mut known_folders: BTreeSet<PathBuf> = BTreeSet::new();
     for key in cells {
-        let folder = build_folder(matrix, key, root).map_err(StopReason::Failed)?;
+        let folder = build_folder(matrix, key, root)?;
         if !known_folders.insert(folder.clone()) {
             continue;
         }
@@ -102,8 +102,8 @@ fn run_build(
     executor: &mut dyn Executor,
     say: &dyn Fn(&str),
 ) -> Result<Option<String>, StopReason> {
-    let commands = build_commands(matrix, key, folder).map_err(StopReason::Failed)?;
-    let variables = build_variables(matrix, key, folder).map_err(StopReason::Failed)?;
+    let commands = build_commands(matrix, key, folder)?;
+    let variables = build_variables(matrix, key, folder)?;
     for (number, words) in commands.into_iter().enumerate() {
         let command = shell_words::join(&words);
         say(&format!("building: {command}"));

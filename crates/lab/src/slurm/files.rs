@@ -17,7 +17,7 @@ use strandline_inspect::environment::Environment;
 use crate::atomic_file;
 use crate::cell::{Node, Outcome, Subject};
 use crate::journal::{REMOTE_FOLDER, hex};
-use crate::path_error::path_error;
+use crate::path_error::{AtPath, path_error};
 use crate::remote::Round;
 use crate::trial::server::Service;
 use strandline_recorder::Limits;
@@ -275,18 +275,17 @@ pub fn parse_round_file(name: &str, plan: &str) -> Option<RoundFile> {
 /// # Errors
 /// One line with the path: it cannot be read, or its content is wrong.
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, String> {
-    let invalid = |error: &dyn std::fmt::Display| path_error(path, error);
     let file = match std::fs::File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(invalid(&error)),
+        Err(error) => return Err(path_error(path, &error)),
     };
     if file.metadata().is_ok_and(|metadata| !metadata.is_file() || metadata.len() > MAX_FILE_BYTES) {
-        return Err(invalid(&"it is not a file of this lab"));
+        return Err(path_error(path, &"it is not a file of this lab"));
     }
     let mut text = Vec::new();
-    file.take(MAX_FILE_BYTES).read_to_end(&mut text).map_err(|error| invalid(&error))?;
-    serde_json::from_slice(&text).map(Some).map_err(|error| invalid(&error))
+    file.take(MAX_FILE_BYTES).read_to_end(&mut text).at(path)?;
+    serde_json::from_slice(&text).map(Some).at(path)
 }
 
 /// The content of a file of JSON that a lab can do without; `None` if it does not exist, cannot be
@@ -300,7 +299,7 @@ pub fn read_if_valid<T: DeserializeOwned>(path: &Path) -> Option<T> {
 /// # Errors
 /// One line with the path.
 pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), String> {
-    let text = serde_json::to_vec(value).map_err(|error| path_error(path, &error))?;
+    let text = serde_json::to_vec(value).at(path)?;
     atomic_file::write(path, &text)
 }
 

@@ -18,7 +18,7 @@ use super::cell::{LabCaveat, Outcome, Subject};
 use super::executor::{Executor, StopReason};
 use super::interrupt::Interrupt;
 use super::local::LocalExecutor;
-use super::path_error::path_error;
+use super::path_error::{AtPath, path_error};
 use super::remote::{RemoteEvent, RemoteExecutor, Round, TaskCounts};
 use super::trial::server::Service;
 use super::user::User;
@@ -162,7 +162,7 @@ impl Slurm {
         atomic_file::write(&shared.below("round.sh"), SCRIPT.as_bytes())?;
         for folder in SUBFOLDERS {
             let folder = shared.below(folder);
-            std::fs::create_dir_all(&folder).map_err(|error| path_error(&folder, &error))?;
+            std::fs::create_dir_all(&folder).at(&folder)?;
         }
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname");
         // Only a message has the name.
@@ -275,7 +275,7 @@ fn known_arrays(shared: &SharedFolder) -> Result<BTreeMap<u32, SubmittedArray>, 
         Err(error) => return Err(path_error(&folder, &error)),
     };
     for entry in entries {
-        let entry = entry.map_err(|error| path_error(&folder, &error))?;
+        let entry = entry.at(&folder)?;
         let name = entry.file_name();
         let number = name.to_str().and_then(|name| name.strip_suffix(".json")?.parse::<u32>().ok());
         let Some(number) = number.filter(|&number| number < MAX_ARRAYS) else { continue };
@@ -300,8 +300,8 @@ impl RemoteExecutor for Slurm {
             subjects: subjects.iter().map(with_directory).collect(),
             service: self.options.service.clone(),
         };
-        self.plan = plan_name(&plan).map_err(StopReason::Failed)?;
-        write_json(&self.shared.plan_file(&self.plan), &plan).map_err(StopReason::Failed)?;
+        self.plan = plan_name(&plan)?;
+        write_json(&self.shared.plan_file(&self.plan), &plan)?;
         for Round { number, turns } in rounds {
             self.pending.insert(number, PendingRound { turns, ..PendingRound::default() });
         }

@@ -25,7 +25,7 @@ use crate::journal::cell_folder;
 use crate::json_lines::{JsonLines, write_line};
 use crate::local::LocalExecutor;
 use crate::nodes;
-use crate::path_error::path_error;
+use crate::path_error::{AtPath, path_error};
 use crate::remote::Round;
 use crate::trial::observation::Observation;
 use crate::trial::server::{ServerExecutor, read_observation};
@@ -86,8 +86,8 @@ struct RoundTask {
 /// # Errors
 /// [`StopReason`]; the reason is also written to the shared folder, if possible.
 pub fn serve(arguments: TaskArguments) -> Result<(), StopReason> {
-    let interrupt = Arc::new(Interrupt::new().map_err(StopReason::Failed)?);
-    let Some(task) = read_task(arguments).map_err(StopReason::Failed)? else { return Ok(()) };
+    let interrupt = Arc::new(Interrupt::new()?);
+    let Some(task) = read_task(arguments)? else { return Ok(()) };
     let result = task.run(&interrupt);
     // Files left there are no longer needed.
     drop(std::fs::remove_dir_all(task.work_folder()));
@@ -136,10 +136,10 @@ impl RoundTask {
         let node = Node { name: self.arguments.node.clone(), kind: nodes::kind_of(&environment) };
         let description = self.shared.folder().join(nodes::file_name(&node.kind));
         if !description.exists() {
-            write_json(&description, &environment).map_err(StopReason::Failed)?;
+            write_json(&description, &environment)?;
         }
-        let mut partial = self.open_partial().map_err(StopReason::Failed)?;
-        let local = LocalExecutor::new(&self.work_folder(), interrupt).map_err(StopReason::Failed)?;
+        let mut partial = self.open_partial()?;
+        let local = LocalExecutor::new(&self.work_folder(), interrupt)?;
         let mut executor: Box<dyn Executor> = match &self.plan.service {
             Some(service) => Box::new(ServerExecutor::new(local, service.clone())),
             None => Box::new(local),
@@ -155,8 +155,7 @@ impl RoundTask {
                 return Err(StopReason::Interrupted(signal));
             }
             let run = SubjectRun { subject: turn, outcome };
-            write_line(&mut partial.file, &run)
-                .map_err(|error| StopReason::Failed(path_error(&self.partial_path(), &error)))?;
+            write_line(&mut partial.file, &run).at(&self.partial_path())?;
             partial.finished.insert(run.subject, run.outcome);
         }
         drop(executor);
@@ -177,8 +176,7 @@ impl RoundTask {
             environment,
             runs,
         };
-        write_json(&self.shared.finished_file(&self.plan_name, self.round.number), &finished_round)
-            .map_err(StopReason::Failed)?;
+        write_json(&self.shared.finished_file(&self.plan_name, self.round.number), &finished_round)?;
         drop(std::fs::remove_file(self.partial_path()));
         Ok(())
     }
@@ -218,7 +216,6 @@ impl RoundTask {
     /// Creates the partial file, with the runs that an earlier start of this task left in it.
     fn open_partial(&self) -> Result<PartialRound, String> {
         let path = self.partial_path();
-        let failed = |error: std::io::Error| path_error(&path, &error);
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
         // An unknown boot is not the same as another unknown one: the whole round is run.
         let boot = boot.unwrap_or_else(|_| token());
@@ -228,11 +225,11 @@ impl RoundTask {
             boot: boot.trim().to_owned(),
         };
         let finished = read_partial(&path, &header);
-        std::fs::create_dir_all(path.parent().unwrap_or(Path::new("."))).map_err(failed)?;
-        let mut file = File::create(&path).map_err(failed)?;
-        write_line(&mut file, &header).map_err(failed)?;
+        std::fs::create_dir_all(path.parent().unwrap_or(Path::new("."))).at(&path)?;
+        let mut file = File::create(&path).at(&path)?;
+        write_line(&mut file, &header).at(&path)?;
         for (&subject, outcome) in &finished {
-            write_line(&mut file, &SubjectRun { subject, outcome: outcome.clone() }).map_err(failed)?;
+            write_line(&mut file, &SubjectRun { subject, outcome: outcome.clone() }).at(&path)?;
         }
         Ok(PartialRound { file, finished })
     }

@@ -73,7 +73,7 @@ impl<'a> Runner<'a> {
             return Ok(outcome.clone());
         }
         let outcome = self.executor.run(subject, &self.journal.cell(&subject.name, round))?;
-        self.journal.keep(&subject.name, round, &outcome).map_err(StopReason::Failed)?;
+        self.journal.keep(&subject.name, round, &outcome)?;
         Ok(outcome)
     }
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use super::setting::{BaselineFigure, fill_placeholders};
-use crate::path_error::path_error;
+use crate::path_error::AtPath;
 use strandline_process::shell::{is_unsafe, shell_value, shell_word};
 
 const BUILT_IN: &str = include_str!("remedies.toml");
@@ -187,7 +187,7 @@ impl Catalogue {
         let mut text = String::new();
         let file = std::fs::File::open(path);
         let read = file.and_then(|file| file.take(MAX_CATALOGUE_BYTES + 1).read_to_string(&mut text));
-        read.map_err(|error| path_error(path, &error))?;
+        read.at(path)?;
         if text.len() as u64 > MAX_CATALOGUE_BYTES {
             return Err(format!("{name}: larger than a catalogue can be ({MAX_CATALOGUE_BYTES} bytes)"));
         }

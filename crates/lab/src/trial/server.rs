@@ -20,7 +20,7 @@ use super::observation::{Observation, ServerLedger};
 use crate::cell::{End, Outcome, Subject};
 use crate::executor::{Executor, StopReason};
 use crate::local::{Job, LocalExecutor};
-use crate::path_error::path_error;
+use crate::path_error::AtPath;
 use crate::tail::{last_lines, stderr_tail};
 
 /// Number of lines of the server's standard error in a failure message.
@@ -245,7 +245,7 @@ fn write_observation(observation: &Observation, folder: &Path) -> Result<PathBuf
     let path = folder.join(OBSERVATION_FILE);
     let text = serde_json::to_vec(observation).map_err(|error| StopReason::Failed(error.to_string()))?;
     let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&path, text));
-    written.map_err(|error| StopReason::Failed(path_error(&path, &error)))?;
+    written.at(&path)?;
     Ok(path)
 }
 
@@ -312,7 +312,7 @@ fn has_ended(pid: i32) -> bool {
 /// # Errors
 /// One line, if /proc cannot be read.
 fn tree_of(root: i32) -> Result<Vec<i32>, String> {
-    let pids = all_pids().map_err(|error| path_error(Path::new("/proc"), &error))?;
+    let pids = all_pids().at(Path::new("/proc"))?;
     // A process that has ended meanwhile has neither parent nor session.
     let parent_of = |pid: i32| Process::open(pid).ok()?.stat().ok()?.parent;
     let leader_of = |pid: i32| getsid(Some(Pid::from_raw(pid))).ok();
