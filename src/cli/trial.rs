@@ -261,7 +261,7 @@ impl RunningTrial<'_> {
         let max_rounds =
             if self.arguments.until.is_some() { min_rounds.saturating_mul(UNTIL_FACTOR) } else { min_rounds };
         let plan = Plan { subjects, warm_up: 0, min_rounds, max_rounds, seed: self.arguments.seed };
-        engine::run_plan(&plan, &mut lab.executors, &mut lab.journal, &mut judge, &update)?;
+        let results = engine::run_plan(&plan, &mut lab.executors, &mut lab.journal, &mut judge, &update)?;
         let count =
             judge.observations.first().map_or(0, |observations| observations.iter().flatten().count());
         let first_baseline_failure = judge.failures.first().cloned().flatten();
@@ -270,7 +270,7 @@ impl RunningTrial<'_> {
                 "without any setting, in every round after the first: {why}"
             )));
         }
-        let mut results = judge.evaluate_all().into_iter();
+        let mut results = judge.evaluate_all(&results).into_iter();
         Ok(Rounds {
             baseline: results.next().unwrap_or_default(),
             count,

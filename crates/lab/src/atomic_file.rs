@@ -3,6 +3,8 @@
 use std::io::Write;
 use std::path::Path;
 
+use serde::Serialize;
+
 use super::path_error::AtPath;
 
 /// Name prefix of a file while it is being written.
@@ -21,4 +23,13 @@ pub fn write(path: &Path, content: &[u8]) -> Result<(), String> {
     temporary.write_all(content).and_then(|()| temporary.as_file().sync_all()).at(path)?;
     temporary.persist(path).map_err(|error| error.error).at(path)?;
     std::fs::File::open(folder).and_then(|folder| folder.sync_all()).at(path)
+}
+
+/// Writes a file of JSON atomically.
+///
+/// # Errors
+/// One line with the path.
+pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), String> {
+    let text = serde_json::to_vec(value).at(path)?;
+    write(path, &text)
 }

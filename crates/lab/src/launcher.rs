@@ -228,15 +228,11 @@ impl Launcher {
     /// Reaps children; when no job runs any more, ends the processes that they left.
     fn reap_children(&mut self) -> io::Result<()> {
         // Without children, the sweep is skipped.
-        let mut has_children = true;
-        loop {
+        let has_children = loop {
             let child = match try_reap(-1) {
                 Ok(Some(child)) => child,
-                Ok(None) => break,
-                Err(_) => {
-                    has_children = false;
-                    break;
-                }
+                Ok(None) => break true,
+                Err(_) => break false,
             };
             let Some(mut job) = self.jobs.remove(&child.pid) else {
                 self.orphans = self.orphans.plus(child.usage);
@@ -249,7 +245,7 @@ impl Launcher {
             let grace = job.deadline.map(|at| at.saturating_duration_since(Instant::now()));
             let grace = grace.unwrap_or_default().max(GRACE);
             self.ended_jobs.push(EndedJob { ended, usage: child.usage, grace });
-        }
+        };
         if !self.jobs.is_empty() {
             // Leftover processes cannot be distinguished from those of running jobs; the last job
             // ends them.

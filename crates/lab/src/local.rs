@@ -121,7 +121,7 @@ impl LocalExecutor {
         // still ends the jobs.
         let setup = Setup {
             inherited_descriptor: Some(launcher_socket),
-            signal_mask: interrupt.mask_before(),
+            signal_mask: interrupt.mask_before,
             starts_session: true,
             ..Setup::default()
         };
@@ -247,7 +247,7 @@ impl LocalExecutor {
         match self.slots.get_mut(slot) {
             Some(is_taken) => *is_taken = true,
             None => {
-                let folder = self.folder.join(slot.to_string());
+                let folder = self.slot_folder(slot);
                 std::fs::create_dir_all(&folder).at(&folder)?;
                 self.slots.push(true);
             }

@@ -6,7 +6,7 @@ use strandline_inspect::Caveat;
 use strandline_inspect::environment::Environment;
 
 use super::trial_caveats::{all_results, caveats};
-use super::{ids_by_text, median_text};
+use super::{figure_column, ids_by_text, median_text};
 use crate::nodes::NodeKind;
 use crate::statistics::Ratio;
 use crate::trial::catalogue::Candidate;
@@ -242,21 +242,11 @@ fn time_in_words(ratio: &Ratio, trial: &Trial) -> String {
 fn results_section(trial: &Trial) -> Section {
     let front = trial.front();
     let time = if trial.is_server { "load" } else { "time" };
-    let columns = vec![
-        Column::new("setting", false),
-        Column::new("settled", true),
-        Column::new("× (interval)", true),
-        Column::new(time, true),
-        Column::new("× (interval)", true),
-        Column::new("", false),
-    ];
-    let mut other_columns = vec![
-        Column::new("setting", false),
-        Column::new("peak", true),
-        Column::new("× (interval)", true),
-        Column::new("faults", true),
-        Column::new("× (interval)", true),
-    ];
+    let mut columns = vec![Column::new("setting", false)];
+    let mut other_columns = columns.clone();
+    columns.extend(["settled", "× (interval)", time, "× (interval)"].map(figure_column));
+    columns.push(Column::new("", false));
+    other_columns.extend(["peak", "× (interval)", "faults", "× (interval)"].map(figure_column));
     // If all figures are from the same moment, only the caption names it.
     if all_results(trial).any(|(_, result)| result.settled_seconds.is_some() || result.lacks_level) {
         other_columns.push(Column::new("settled at", true));

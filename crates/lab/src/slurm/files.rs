@@ -14,7 +14,6 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use strandline_inspect::environment::Environment;
 
-use crate::atomic_file;
 use crate::cell::{Node, Outcome, Subject};
 use crate::journal::{REMOTE_FOLDER, hex};
 use crate::path_error::{AtPath, path_error};
@@ -294,15 +293,6 @@ pub fn read_if_valid<T: DeserializeOwned>(path: &Path) -> Option<T> {
     read(path).ok().flatten()
 }
 
-/// Writes a file of JSON atomically.
-///
-/// # Errors
-/// One line with the path.
-pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), String> {
-    let text = serde_json::to_vec(value).at(path)?;
-    atomic_file::write(path, &text)
-}
-
 /// Number of complete lines in a partial file, without the first one (its header); 0 if it cannot
 /// be read. Only the progress shows it.
 pub fn count_runs(path: &Path) -> usize {
@@ -322,6 +312,7 @@ pub fn token() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::atomic_file::write_json;
 
     fn shared_folder(root: &Path) -> SharedFolder {
         SharedFolder { root: root.to_owned(), lab: "lab".to_owned() }

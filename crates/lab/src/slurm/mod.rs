@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::atomic_file;
+use super::atomic_file::{self, write_json};
 use super::cell::{LabCaveat, Outcome, Subject};
 use super::executor::{Executor, StopReason};
 use super::interrupt::Interrupt;
@@ -32,7 +32,7 @@ mod watch;
 pub use files::Task;
 pub use task::{TaskArguments, serve};
 
-use files::{JobArray, LabIdentity, Owner, Plan, SharedFolder, plan_name, read_if_valid, token, write_json};
+use files::{JobArray, LabIdentity, Owner, Plan, SharedFolder, plan_name, read_if_valid, token};
 use scheduler::TaskState;
 
 /// The job script.

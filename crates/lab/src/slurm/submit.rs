@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::files::{JobArray, Task, write_json};
+use super::files::{JobArray, Task};
 use super::scheduler::{self, SchedulerError, Submission};
 use super::watch::MIN_QUERY_INTERVAL;
 use super::{MAX_ARRAYS, Slurm, SubmittedArray};
+use crate::atomic_file::write_json;
 use crate::executor::StopReason;
 use crate::remote::Round;
 use strandline_report::text::counted;

@@ -16,8 +16,8 @@ use strandline_inspect::environment::Environment;
 
 use super::files::{
     FinishedRound, JobArray, LabIdentity, Plan, Run, SCHEMA, SharedFolder, Task, TaskFailure, read, token,
-    write_json,
 };
+use crate::atomic_file::write_json;
 use crate::cell::{End, Measure, Node, Outcome, Subject, SubjectRun};
 use crate::executor::{Executor, StopReason};
 use crate::interrupt::Interrupt;

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use super::setting::{BaselineFigure, fill_placeholders};
+use crate::command_line::is_variable_name;
 use crate::path_error::AtPath;
 use strandline_process::shell::{is_unsafe, shell_value, shell_word};
 
@@ -312,8 +313,7 @@ impl Candidate {
     /// Checks the names of variables and tunables, and the characters of all texts.
     fn check_names(&self) -> Result<(), String> {
         for name in self.environment.keys() {
-            let begins_as_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
-            if !begins_as_name || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+            if !is_variable_name(name) {
                 return Err(format!("`{name}` is not the name of a variable"));
             }
             if name == "GLIBC_TUNABLES" || name == "LD_PRELOAD" {

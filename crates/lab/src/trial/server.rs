@@ -17,6 +17,7 @@ use strandline_process::procfs::{Process, all_pids};
 
 use super::listening::is_open;
 use super::observation::{Observation, ServerLedger};
+use crate::atomic_file::write_json;
 use crate::cell::{End, Outcome, Subject};
 use crate::executor::{Executor, StopReason};
 use crate::local::{Job, LocalExecutor};
@@ -235,18 +236,11 @@ impl Executor for ServerExecutor {
                 "has several processes: a peak of all of them together is not known, only of each".to_owned(),
             );
         }
-        outcome.recording = Some(write_observation(&run.observation, folder)?);
+        let path = folder.join(OBSERVATION_FILE);
+        write_json(&path, &run.observation)?;
+        outcome.recording = Some(path);
         Ok(outcome)
     }
-}
-
-/// Writes the observation of a run into its folder, and returns the path.
-fn write_observation(observation: &Observation, folder: &Path) -> Result<PathBuf, StopReason> {
-    let path = folder.join(OBSERVATION_FILE);
-    let text = serde_json::to_vec(observation).map_err(|error| StopReason::Failed(error.to_string()))?;
-    let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&path, text));
-    written.at(&path)?;
-    Ok(path)
 }
 
 /// Reads the observation of the run of a server from its file.

@@ -240,8 +240,6 @@ pub struct TrialJudge<'a> {
     /// The first failure of each subject, if any. Rounds in which the run without settings fails do
     /// not count.
     pub failures: Vec<Option<String>>,
-    /// Kind of machine by round, if a cluster runs rounds.
-    pub kinds: BTreeMap<usize, String>,
     /// Failed runs without settings.
     pub baseline_failures: u32,
 }
@@ -257,27 +255,27 @@ impl<'a> TrialJudge<'a> {
             seed: 1,
             settled_at: None,
             baseline_failures: 0,
-            kinds: BTreeMap::new(),
             observations: vec![Vec::new(); count],
             failures: vec![None; count],
         }
     }
 
     /// Evaluates all runs; the first item is the run without settings.
-    pub fn evaluate_all(&self) -> Vec<TryResult> {
-        (0..self.observations.len()).map(|subject| self.evaluate(subject)).collect()
+    pub fn evaluate_all(&self, results: &Results) -> Vec<TryResult> {
+        let blocks = nodes::blocks(&results.outcomes);
+        (0..self.observations.len()).map(|subject| self.evaluate(subject, &blocks)).collect()
     }
 
-    /// Evaluates the runs of a subject. The run without settings has no failure: the rounds in
-    /// which it failed are left out.
-    fn evaluate(&self, subject: usize) -> TryResult {
+    /// Evaluates the runs of a subject; `blocks` has the block of each round. The run without settings
+    /// has no failure: the rounds in which it failed are left out.
+    fn evaluate(&self, subject: usize, blocks: &[u32]) -> TryResult {
         let observations = self.observations_of(subject);
         let failure = self.failures.get(subject).filter(|_| subject > 0);
         TryResult {
-            settled: self.size_figure(subject, &|observation| observation.settled_bytes),
-            peak: self.size_figure(subject, &|observation| observation.peak_bytes),
-            wall: self.figure(subject, RESOLUTION_SECONDS, &|observation| observation.wall_seconds),
-            faults: self.figure(subject, 1.0, &|observation| as_number(observation.minor_faults)),
+            settled: self.size_figure(subject, blocks, &|observation| observation.settled_bytes),
+            peak: self.size_figure(subject, blocks, &|observation| observation.peak_bytes),
+            wall: self.figure(subject, blocks, RESOLUTION_SECONDS, &|observation| observation.wall_seconds),
+            faults: self.figure(subject, blocks, 1.0, &|observation| as_number(observation.minor_faults)),
             settled_seconds: median_level(observations),
             ended_with_bytes: median_end_bytes(observations),
             lacks_level: lacks_level(observations),
@@ -293,10 +291,17 @@ impl<'a> TrialJudge<'a> {
 
     /// A figure of a subject: the median of `value`, and its ratio to the runs without settings.
     /// Differences of at most `resolution` count as none.
-    fn figure(&self, subject: usize, resolution: f64, value: &dyn Fn(&Observation) -> Option<f64>) -> Figure {
+    fn figure(
+        &self,
+        subject: usize,
+        blocks: &[u32],
+        resolution: f64,
+        value: &dyn Fn(&Observation) -> Option<f64>,
+    ) -> Figure {
         let observations = self.observations_of(subject);
         let sample = |(round, observation): (usize, &Option<Observation>)| {
-            Some(BlockSample { value: value(observation.as_ref()?)?, block: self.block(round) })
+            let block = blocks.get(round).copied().unwrap_or_default();
+            Some(BlockSample { value: value(observation.as_ref()?)?, block })
         };
         let samples: Vec<BlockSample> = observations.iter().enumerate().filter_map(sample).collect();
         let estimate = estimate_in_blocks(&samples, CONFIDENCE, self.seed);
@@ -312,19 +317,16 @@ impl<'a> TrialJudge<'a> {
         Figure { estimate, ratio: paired_ratio(&pairs, resolution, confidence) }
     }
 
-    fn size_figure(&self, subject: usize, bytes: &dyn Fn(&Observation) -> Option<u64>) -> Figure {
+    fn size_figure(
+        &self,
+        subject: usize,
+        blocks: &[u32],
+        bytes: &dyn Fn(&Observation) -> Option<u64>,
+    ) -> Figure {
         // Without any size there is no ratio, and 0 changes nothing.
         let max_bytes = self.observations_of(0).iter().flatten().filter_map(bytes).max().unwrap_or_default();
         let resolution = (max_bytes as f64 * NEGLIGIBLE_FRACTION).max(RESOLUTION_BYTES);
-        self.figure(subject, resolution, &|observation| as_number(bytes(observation)))
-    }
-
-    /// Number of the block of a round: one for each kind of machine.
-    fn block(&self, round: usize) -> u32 {
-        let kind = self.kinds.get(&round);
-        // Equal for rounds of one kind, and different for others.
-        let block = kind.map_or(0, |kind| self.kinds.values().filter(|listed| *listed < kind).count());
-        u32::try_from(block).unwrap_or(u32::MAX)
+        self.figure(subject, blocks, resolution, &|observation| as_number(bytes(observation)))
     }
 
     /// Why a run counts as failed; `None` if it does not.
@@ -367,9 +369,6 @@ impl Judge for TrialJudge<'_> {
         let failure = self.failure(subject, outcome, &observation);
         if let (Some(observations), Some(round)) = (self.observations.get_mut(subject), round) {
             let round = round as usize;
-            if let Some(node) = &outcome.node {
-                self.kinds.entry(round).or_insert_with(|| node.kind.clone());
-            }
             if observations.len() <= round {
                 observations.resize(round + 1, None);
             }
@@ -395,10 +394,10 @@ impl Judge for TrialJudge<'_> {
         }
     }
 
-    fn has_enough_rounds(&mut self, _outcomes: &Results) -> bool {
+    fn has_enough_rounds(&mut self, results: &Results) -> bool {
         let Some(max_half_width) = self.max_half_width else { return false };
-        let results = self.evaluate_all();
-        let successful = results.iter().skip(1).filter(|result| result.failure.is_none());
+        let tried = self.evaluate_all(results);
+        let successful = tried.iter().skip(1).filter(|result| result.failure.is_none());
         successful.map(|result| half_width(result.settled.ratio)).fold(0.0, f64::max) <= max_half_width
     }
 }

@@ -46,7 +46,7 @@ fn runs_are_judged_beside_those_without_settings() {
             assert_eq!(run_ended(3, &observation(1, 1.0)), AfterRun::Drop, "its library was not mapped");
         }
     }
-    let results = judge.evaluate_all();
+    let results = judge.evaluate_all(&Results::default());
     let trial = Trial {
         command: Vec::new(),
         program: None,
@@ -104,7 +104,7 @@ fn a_round_without_its_baseline_is_left_out_and_the_others_count() {
         assert_eq!(judge.run_ended(1, Some(round), &served(folder.path(), &half)), AfterRun::Continue);
     }
     assert_eq!((judge.baseline_failures, judge.failures[0].as_deref()), (1, Some("out of luck")));
-    let results = judge.evaluate_all();
+    let results = judge.evaluate_all(&Results::default());
     assert_eq!(results[0].settled.estimate.as_ref().unwrap().samples.len(), 5);
     assert_eq!((results[0].failure.as_ref(), results[1].status(Goal::Settled)), (None, Status::Better));
     assert_eq!(results[1].notes, ["was killed"]);
