@@ -161,7 +161,6 @@ fn measure(
     Ok((combinations, results))
 }
 
-/// A command to compare.
 struct ParsedCommand {
     /// How it is shown.
     text: String,

@@ -10,11 +10,8 @@ use super::path_error::AtPath;
 /// Name prefix of a file while it is being written.
 pub const TEMPORARY_PREFIX: &str = ".new-";
 
-/// Writes `content` to a temporary file beside `path`, and renames it to `path`: after a crash of the
-/// machine the file is complete or missing.
-///
-/// # Errors
-/// One line with the path.
+/// Writes `content` to a temporary file beside `path`, and renames it to `path`: after a crash of
+/// the machine the file is complete or missing.
 pub fn write(path: &Path, content: &[u8]) -> Result<(), String> {
     let folder = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder).at(path)?;
@@ -26,9 +23,6 @@ pub fn write(path: &Path, content: &[u8]) -> Result<(), String> {
 }
 
 /// Writes a file of JSON atomically.
-///
-/// # Errors
-/// One line with the path.
 pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), String> {
     let text = serde_json::to_vec(value).at(path)?;
     write(path, &text)

@@ -163,7 +163,6 @@ struct RoundValue {
 /// Values by command, then by round.
 type Table = Vec<Vec<RoundValue>>;
 
-/// The case and the metric of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct TableKey {
     case: usize,
@@ -276,7 +275,6 @@ impl Comparison {
         by_command.iter().enumerate().map(ratio).collect()
     }
 
-    /// Adds a sentence for each command with outliers.
     fn report_outliers(&mut self, case: usize, metric: Metric, by_command: &Table) {
         // Only outliers of wall time are reported: CPU times reflect the same load of the machine,
         // and memory and instructions hardly vary.

@@ -88,9 +88,9 @@ pub(super) struct ScheduledRun {
     pub(super) round: u32,
 }
 
-/// Runs `plan` on `executors`, at least one, with one run on each at a time. `show_progress` is called
-/// when runs have ended or were found in the journal, and when the state of rounds on other machines
-/// is known.
+/// Runs `plan` on `executors`, at least one, with one run on each at a time. `show_progress` is
+/// called when runs have ended or were found in the journal, and when the state of rounds on other
+/// machines is known.
 ///
 /// # Errors
 /// [`StopReason`]; the finished runs are in the journal.
@@ -152,11 +152,9 @@ pub(super) struct Lab<'a> {
     pub(super) new_runs: u32,
 }
 
-/// A run to make now.
 struct DueRun<'a> {
     turn: ScheduledRun,
     subject: &'a Subject,
-    /// Folder for its output.
     folder: PathBuf,
 }
 
@@ -175,7 +173,6 @@ impl<'a> Lab<'a> {
         }
     }
 
-    /// Whether the lab is finished after this round.
     pub(super) fn is_finished_after(&mut self, round: u32) -> bool {
         let counted_rounds = (round + 1).saturating_sub(self.plan.warm_up);
         self.results.was_stopped
@@ -263,7 +260,6 @@ impl<'a> Lab<'a> {
         Some(DueRun { turn, subject, folder: self.journal.cell(&subject.name, turn.round) })
     }
 
-    /// Whether a turn is still to be run.
     pub(super) fn is_due(&self, turn: ScheduledRun) -> bool {
         !self.results.was_stopped && self.is_dropped.get(turn.subject) == Some(&false)
     }

@@ -163,7 +163,6 @@ fn instructions(folder: &Path) -> Option<u64> {
     total
 }
 
-/// The output files of cachegrind in a folder.
 fn cachegrind_files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(folder)? {

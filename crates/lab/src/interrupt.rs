@@ -8,7 +8,6 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use strandline_sys::signal::signal_bit;
 
-/// The signals that end a lab.
 const SIGNALS: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
 
 /// Mask of the signals that were blocked before the first lab of this process (bit n-1 for signal

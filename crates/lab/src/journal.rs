@@ -52,7 +52,6 @@ pub const STAGED_FOLDER: &str = "staged";
 /// Name prefix of the folder that the jobs of an executor write into; its number follows.
 const WORK_PREFIX: &str = "work-";
 
-/// Identity of a run of a lab.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct RunKey {
     /// Name of its subject.
@@ -84,7 +83,6 @@ pub struct JournalOptions {
     pub is_fresh: bool,
 }
 
-/// Content of `lab.json`.
 #[derive(Serialize, Deserialize)]
 struct LabFile {
     /// Its verb.
@@ -207,9 +205,6 @@ impl Journal {
     }
 
     /// Appends the outcome of a run to the journal.
-    ///
-    /// # Errors
-    /// One line with the path of the journal, if it cannot be written.
     pub fn keep(&mut self, subject: &str, round: u32, outcome: &Outcome) -> Result<(), String> {
         let line = Line { subject: subject.to_owned(), round, outcome: outcome.clone() };
         write_line(&mut self.file.0, &line).at(&self.folder.join(JOURNAL_FILE))?;
@@ -303,14 +298,12 @@ fn has_files(folder: &Path) -> std::io::Result<bool> {
     Ok(false)
 }
 
-/// Writes `lab.json`.
 fn write_lab(folder: &Path, verb: &str, key: &str) -> Result<(), String> {
     let lab = LabFile { lab: verb.to_owned(), key: key.to_owned() };
     let text = serde_json::to_vec_pretty(&lab).map_err(|error| error.to_string())?;
     atomic_file::write(&folder.join(LAB_FILE), &text)
 }
 
-/// Hash that identifies a lab.
 fn lab_key(verb: &str, description: &impl Serialize) -> Result<String, String> {
     let text = serde_json::to_vec(&(verb, env!("CARGO_PKG_VERSION"), description));
     Ok(hex(&Sha256::digest(text.map_err(|error| error.to_string())?)))

@@ -75,7 +75,6 @@ struct Launcher {
     child_signals: SignalFd,
     /// Signal mask that jobs start with.
     signal_mask: u64,
-    /// Whether jobs have counters.
     has_counters: bool,
     /// Running jobs by the process id of their first process.
     jobs: BTreeMap<i32, RunningJob>,
@@ -290,7 +289,6 @@ struct LaunchError {
     is_command_fault: bool,
 }
 
-/// Starts the first process of a job.
 fn launch(start: &Start, signal_mask: u64, has_counters: bool) -> Result<LaunchedProcess, LaunchError> {
     let launcher_fault = |path: &Path, error: io::Error| LaunchError {
         why: path_error(path, &error),

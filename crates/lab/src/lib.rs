@@ -4,7 +4,8 @@
 //! [`executor::Executor`] runs rounds of them in an order drawn from a seed; each run gives a
 //! [`cell::Outcome`], stored in a journal so that a killed lab can resume; [`statistics`] evaluates
 //! the figures, and [`pages`] presents them. This crate must not print, and must not read processes
-//! itself: the recorder does, and the lab reads its recordings.
+//! itself: the recorder does, and the lab reads its recordings. An error that is a `String` is one
+//! line, and names the path of a file or folder at fault.
 
 #![forbid(unsafe_code)]
 

@@ -46,10 +46,8 @@ const TIMEOUT_GRACE: Duration = Duration::from_secs(2);
 /// for a processor.
 const LAUNCHER_GRACE: Duration = Duration::from_secs(120);
 
-/// Identifier of a job.
 pub type Job = u64;
 
-/// The output files of a job.
 pub struct OutputFiles {
     pub stdout: PathBuf,
     pub stderr: PathBuf,
@@ -69,7 +67,6 @@ pub struct LocalExecutor {
     folder: PathBuf,
     /// For each of these folders, whether a job uses it.
     slots: Vec<bool>,
-    /// The job that was started last.
     last_job: Job,
     jobs: BTreeMap<Job, LocalJob>,
     /// Why the launcher does not count instructions and cycles; `None` if it does.

@@ -14,13 +14,11 @@ const READ_BYTES: usize = 16 << 10;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
-    /// Start a job.
     Start(Box<Start>),
     /// End a job: SIGTERM, then SIGKILL to all of it if its first process still runs after
     /// `grace_ms`.
     Stop {
         job: u64,
-        /// Time for it to end by itself.
         grace_ms: u64,
         /// Whether SIGTERM goes to its whole process group; otherwise to its first process only,
         /// which forwards it.
@@ -31,7 +29,6 @@ pub enum Request {
 /// A job to start.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Start {
-    /// Its identifier in events.
     pub job: u64,
     /// What is executed: its memory limit, timeout and measure are not the launcher's.
     pub subject: Subject,
@@ -55,15 +52,9 @@ pub enum Event {
         no_counters_reason: Option<String>,
     },
     /// The first process of a job runs.
-    Started {
-        job: u64,
-        /// Its process id.
-        pid: i32,
-    },
-    /// A job could not be started.
+    Started { job: u64, pid: i32 },
     NotStarted {
         job: u64,
-        /// Why, in one line.
         why: String,
         /// Whether the command is at fault (missing, not executable), rather than the launcher.
         is_command_fault: bool,
@@ -72,14 +63,11 @@ pub enum Event {
     Ended(Box<Ended>),
 }
 
-/// The end of a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ended {
-    /// Its identifier.
     pub job: u64,
     /// Status as reported by `wait`.
     pub status: i32,
-    /// What was measured.
     pub figures: Figures,
     /// Processes that it left running and that were ended.
     pub leftover_processes: u32,
@@ -111,9 +99,6 @@ impl LineBuffer {
     }
 
     /// The message of the next complete line; `None` if it has not arrived yet.
-    ///
-    /// # Errors
-    /// The line is no such message.
     pub fn next<T: for<'a> Deserialize<'a>>(&mut self) -> io::Result<Option<T>> {
         let Some(end) = memchr::memchr(b'\n', &self.unread) else { return Ok(None) };
         let message = serde_json::from_slice(self.unread.get(..end).unwrap_or_default());

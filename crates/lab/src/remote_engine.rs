@@ -12,9 +12,6 @@ use super::remote::{RemoteEvent, RemoteExecutor, Round, TaskCounts};
 const MAX_LOST_ROUNDS: u32 = 5;
 
 /// Runs the rounds of `lab` on `remote`.
-///
-/// # Errors
-/// [`StopReason`]; the finished rounds are in the journal.
 pub fn run(lab: &mut Lab<'_>, remote: &mut dyn RemoteExecutor) -> Result<(), StopReason> {
     let mut engine = RemoteLab {
         lab,
@@ -41,11 +38,8 @@ struct RemoteLab<'a, 'l> {
     requested_rounds: u32,
     /// Finished and lost rounds that are not judged yet; a lost one has no runs.
     finished: BTreeMap<u32, Vec<SubjectRun>>,
-    /// Number of lost rounds.
     lost_rounds: u32,
-    /// Whether any round gave a result.
     has_results: bool,
-    /// Reason of the first loss.
     first_loss: Option<String>,
 }
 

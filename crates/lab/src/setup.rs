@@ -57,9 +57,6 @@ pub struct LabContent<'a, T> {
 impl LabOptions {
     /// Copies strandline to the lab's folder, which all nodes of the cluster see. Does nothing for
     /// a lab on this machine, or if that was done before.
-    ///
-    /// # Errors
-    /// One line with the path that cannot be read or written.
     pub fn stage(&self) -> Result<(), String> {
         match (&self.cluster, &self.folder) {
             (Some(_), Some(folder)) if executable::staged_folder().is_none() => {
@@ -181,9 +178,6 @@ impl LabSetup {
 
     /// Time that a run of `subject` takes on this machine: it is run once. `None` if the lab runs
     /// on other machines, or if the command cannot be started.
-    ///
-    /// # Errors
-    /// [`StopReason`] if the run cannot be made.
     pub fn time_one_run(&mut self, subject: &Subject) -> Result<Option<Duration>, StopReason> {
         let Some(executor) = self.executors.first_mut() else { return Ok(None) };
         if executor.remote().is_some() {
@@ -199,8 +193,8 @@ impl LabSetup {
         kinds(self.journal.nodes(), &self.journal.folder().join(REMOTE_FOLDER))
     }
 
-    /// Caveats on processes that runs left behind, on the machines that ran it, and on processes that
-    /// still disturb them.
+    /// Caveats on processes that runs left behind, on the machines that ran it, and on processes
+    /// that still disturb them.
     pub fn caveats(&self) -> Vec<LabCaveat> {
         let mut caveats = Vec::new();
         let left_behind = self.journal.count_runs(|outcome| outcome.leftover_processes > 0);

@@ -102,7 +102,6 @@ pub fn document(input: &CompareInput<'_>) -> Document {
     }
 }
 
-/// Key of a command in the document.
 fn key(number: usize) -> String {
     letter(number).to_lowercase()
 }
@@ -143,7 +142,6 @@ impl MetricVerdict {
     }
 }
 
-/// All verdicts of a comparison.
 fn verdicts(comparison: &Comparison) -> impl Iterator<Item = MetricVerdict> + '_ {
     comparison.metrics.iter().enumerate().flat_map(|(case, metrics)| {
         metrics.iter().flat_map(move |(&metric, compared)| {
@@ -165,7 +163,6 @@ fn verdict(comparison: &Comparison) -> &'static str {
     if is_same { "same" } else { "unknown" }
 }
 
-/// All caveats of a comparison.
 fn caveats(input: &CompareInput<'_>) -> Vec<LabCaveat> {
     let mut caveats = counting_caveats(input);
     caveats.extend(round_caveats(input));
@@ -244,7 +241,6 @@ fn round_caveats(input: &CompareInput<'_>) -> Vec<LabCaveat> {
     caveats
 }
 
-/// The caveat on the failed runs of a subject.
 fn failed_runs_text(name: &str, FailedRuns { counted_runs, excluded_runs }: FailedRuns) -> String {
     let failed = counted(u64::from(counted_runs + excluded_runs), "run");
     let killed = "ended by a signal or the timeout";
@@ -420,7 +416,6 @@ fn ratio_title(command: usize) -> String {
     format!("{}/{}", letter(command), letter(0))
 }
 
-/// The median of a metric of a command.
 fn median_cell(metric: Metric, compared: Option<&MetricComparison>, command: usize) -> Cell {
     let estimate = compared.and_then(|compared| compared.estimates.get(command)?.as_ref());
     Cell::plain(median_text(estimate, |median| format_value(metric, median)))

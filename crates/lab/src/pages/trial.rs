@@ -82,7 +82,6 @@ pub fn document(trial: &Trial) -> Document {
     }
 }
 
-/// Ids of the pairs that were tried.
 fn pairs(trial: &Trial) -> Vec<String> {
     let ids = trial.tried.iter().map(|tried| tried.setting.id.clone());
     ids.filter(|id| id.contains('+')).collect()

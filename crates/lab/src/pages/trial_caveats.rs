@@ -16,7 +16,6 @@ const FEW_ROUNDS: usize = 5;
 /// Maximum number of names listed in a sentence.
 const MAX_LISTED_NAMES: usize = 6;
 
-/// All caveats of a trial.
 pub fn caveats(trial: &Trial) -> Vec<LabCaveat> {
     let mut caveats = Vec::new();
     let fallen = |lacks_level: bool| -> Vec<&str> {

@@ -33,7 +33,6 @@ const MAX_PART_BYTES: u64 = 64 << 20;
 /// The files that a lab shares with its tasks.
 #[derive(Clone, Debug)]
 pub struct SharedFolder {
-    /// Folder of the lab.
     pub root: PathBuf,
     /// Token that distinguishes this lab from earlier labs in the same folder.
     pub lab: String,
@@ -42,7 +41,6 @@ pub struct SharedFolder {
 /// Identity of the lab, for its tasks.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct LabIdentity {
-    /// See [`SharedFolder::lab`].
     pub lab: String,
     /// Key of its journal.
     pub key: String,
@@ -53,16 +51,13 @@ pub struct LabIdentity {
 pub struct Owner {
     /// Distinguishes it from other processes of the same lab.
     pub token: String,
-    /// Name of its machine.
     pub host: String,
-    /// Its process id.
     pub pid: u32,
 }
 
 /// Subjects of the rounds of an array.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// See [`SharedFolder::lab`].
     pub lab: String,
     /// The subjects; a round names them by index.
     pub subjects: Vec<Subject>,
@@ -73,7 +68,6 @@ pub struct Plan {
 /// Rounds that were submitted together, each as a task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobArray {
-    /// See [`SharedFolder::lab`].
     pub lab: String,
     /// Name of its plan.
     pub plan: String,
@@ -101,23 +95,16 @@ impl std::fmt::Display for Task {
 /// Content of the file of a finished round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FinishedRound {
-    /// [`SCHEMA`].
     pub schema: String,
-    /// See [`SharedFolder::lab`].
     pub lab: String,
     /// Name of its plan.
     pub plan: String,
-    /// Number of the round.
     pub round: u32,
-    /// The task that ran it.
     pub task: Task,
     /// How often the scheduler restarted the task before.
     pub restarts: u32,
-    /// The machine that ran it.
     pub node: Node,
-    /// Description of that machine.
     pub environment: Environment,
-    /// Its runs in order.
     pub runs: Vec<Run>,
 }
 
@@ -126,26 +113,20 @@ pub struct FinishedRound {
 pub struct Run {
     /// Index of the subject in the plan.
     pub subject: usize,
-    /// Name of the subject.
     pub name: String,
     /// The variables set for it, or removed where there is no value.
     pub settings: Vec<(String, Option<String>)>,
-    /// The limits set for it.
     pub limits: Limits,
     /// The mapped allocators according to its ledgers; `None` if they name none.
     pub allocators: Option<Vec<String>>,
-    /// How it ended, and its figures.
     pub outcome: Outcome,
 }
 
 /// Content of the file of a task that gave up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskFailure {
-    /// See [`SharedFolder::lab`].
     pub lab: String,
-    /// The machine that it ran on.
     pub node: String,
-    /// The reason, in one line.
     pub why: String,
 }
 
@@ -155,17 +136,14 @@ impl SharedFolder {
         self.root.join(REMOTE_FOLDER)
     }
 
-    /// A file or folder in it.
     pub fn below(&self, name: &str) -> PathBuf {
         self.folder().join(name)
     }
 
-    /// The file of a [`Plan`].
     pub fn plan_file(&self, plan: &str) -> PathBuf {
         self.below("plans").join(format!("{plan}.json"))
     }
 
-    /// The file of a [`JobArray`].
     pub fn array_file(&self, number: u32) -> PathBuf {
         self.below("arrays").join(format!("{number}.json"))
     }
@@ -175,7 +153,6 @@ impl SharedFolder {
         self.below("arrays").join(format!("{number}.job"))
     }
 
-    /// The file of a [`FinishedRound`].
     pub fn finished_file(&self, plan: &str, round: u32) -> PathBuf {
         self.below("rounds").join(format!("{plan}-{round}.json"))
     }
@@ -185,7 +162,6 @@ impl SharedFolder {
         self.below("rounds").join(format!("{plan}-{round}.{task}.part"))
     }
 
-    /// The file of a [`TaskFailure`].
     pub fn failure_file(&self, plan: &str, round: u32, task: Task) -> PathBuf {
         self.below("rounds").join(format!("{plan}-{round}.{task}.failed"))
     }
@@ -195,8 +171,8 @@ impl SharedFolder {
         self.below("logs").join(format!("{task}.log"))
     }
 
-    /// Reads the file of a finished round; `requested` are the indices of its subjects. `None` if it
-    /// does not exist.
+    /// Reads the file of a finished round; `requested` are the indices of its subjects. `None` if
+    /// it does not exist.
     ///
     /// # Errors
     /// One line with the path: it cannot be read, or its content is wrong.
@@ -242,9 +218,6 @@ impl SharedFolder {
 }
 
 /// Name of a plan: a hash of its content.
-///
-/// # Errors
-/// One line, if the plan cannot be converted to JSON.
 pub fn plan_name(plan: &Plan) -> Result<String, String> {
     let text = serde_json::to_vec(&(&plan.subjects, &plan.service)).map_err(|error| error.to_string())?;
     Ok(hex(Sha256::digest(&text).get(..PLAN_HASH_BYTES).unwrap_or_default()))
@@ -253,9 +226,7 @@ pub fn plan_name(plan: &Plan) -> Result<String, String> {
 /// A file of a round that is finished or running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoundFile {
-    /// Number of the round.
     pub round: u32,
-    /// Whether the round is finished.
     pub is_finished: bool,
 }
 

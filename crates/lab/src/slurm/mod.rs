@@ -35,7 +35,6 @@ pub use task::{TaskArguments, serve};
 use files::{JobArray, LabIdentity, Owner, Plan, SharedFolder, plan_name, read_if_valid, token};
 use scheduler::TaskState;
 
-/// The job script.
 const SCRIPT: &str = include_str!("round.sh");
 /// Folders in the shared folder; `work` is for runs while they run.
 const SUBFOLDERS: [&str; 5] = ["rounds", "logs", "arrays", "plans", "work"];
@@ -144,9 +143,6 @@ impl Slurm {
     /// Opens a lab. If its key differs from that of the last lab in the folder, or the lab is
     /// fresh, jobs of the earlier lab are cancelled. `program` is the executable of strandline, at
     /// a path that all nodes see; `local` runs single jobs.
-    ///
-    /// # Errors
-    /// One line with a file or folder that cannot be used.
     pub fn open(
         LabFolder { root, key, is_fresh }: LabFolder<'_>,
         program: PathBuf,
@@ -241,9 +237,6 @@ fn open_shared_folder(root: &Path, key: &str, is_fresh: bool) -> Result<SharedFo
 }
 
 /// Cancels the jobs of an earlier lab, and removes its files.
-///
-/// # Errors
-/// One line with a folder that cannot be read.
 fn discard_lab(shared: &SharedFolder) -> Result<(), String> {
     // A job whose id was not stored is found by its name. Tasks of jobs that are not cancelled find
     // another lab in the folder and do nothing.

@@ -72,7 +72,6 @@ struct PartialRound {
     finished: BTreeMap<usize, Outcome>,
 }
 
-/// A task with what it needs to run its round.
 struct RoundTask {
     shared: SharedFolder,
     arguments: TaskArguments,
@@ -181,7 +180,6 @@ impl RoundTask {
         Ok(())
     }
 
-    /// The subject with this index in the plan.
     fn subject(&self, turn: usize) -> Result<&Subject, StopReason> {
         let subject = self.plan.subjects.get(turn);
         subject.ok_or_else(|| {
@@ -189,7 +187,6 @@ impl RoundTask {
         })
     }
 
-    /// A run as the file of the round has it.
     fn run_record(&self, turn: usize, subject: &Subject, outcome: Outcome) -> Run {
         let observation = match (&self.plan.service, &subject.measure) {
             (Some(_), _) => Some(read_observation(&outcome)),

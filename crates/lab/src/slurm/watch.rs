@@ -82,7 +82,6 @@ pub struct Watch {
     next_scan: Instant,
     /// When the scheduler is queried next.
     pub(super) next_query: Instant,
-    /// When progress is reported next.
     next_report: Instant,
     /// `None` while the scheduler answers.
     silence: Option<Silence>,
@@ -90,9 +89,7 @@ pub struct Watch {
     visibility_delay: Duration,
     /// Rounds to resubmit, from `resubmit_at` on.
     pub(super) resubmit: Vec<u32>,
-    /// See `resubmit`.
     pub(super) resubmit_at: Instant,
-    /// The partial files, by round.
     partials: BTreeMap<u32, PartialProgress>,
     /// Maximum number of tasks in an array, once queried.
     pub(super) max_tasks: Option<usize>,
@@ -145,7 +142,6 @@ fn is_local_file_system(folder: &Path) -> bool {
 }
 
 impl Slurm {
-    /// Waits a moment for the next event.
     pub(super) fn wait_for_event(&mut self) -> Result<RemoteEvent, StopReason> {
         loop {
             if let Some(event) = self.events.pop_front() {

@@ -144,7 +144,6 @@ pub fn signal_name(signal: i32) -> String {
     Signal::try_from(signal).map_or_else(|_| format!("signal {signal}"), |name| name.as_str().to_owned())
 }
 
-/// Whether a text has one of [`OUT_OF_MEMORY_MESSAGES`].
 fn mentions_memory(text: &str) -> bool {
     let text = text.to_lowercase();
     OUT_OF_MEMORY_MESSAGES.iter().any(|part| text.contains(part))

@@ -46,7 +46,6 @@ pub struct Runner<'a> {
     rounds: BTreeMap<String, u32>,
     /// Timeout of a run, once known.
     timeout: Option<Duration>,
-    /// Whether a run has timed out.
     has_timed_out: bool,
 }
 

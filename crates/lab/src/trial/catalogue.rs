@@ -156,7 +156,6 @@ pub fn version_numbers(version: &str) -> Option<Vec<u64>> {
     parts.filter(|parts| !parts.is_empty())
 }
 
-/// A file of candidates and libraries.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CatalogueFile {

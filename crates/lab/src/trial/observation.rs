@@ -143,7 +143,6 @@ struct RecordedProcess {
     exit: Option<ExitLedger>,
 }
 
-/// The ledger of a process at its end.
 #[derive(Debug)]
 struct ExitLedger {
     explanation: Box<Explanation>,

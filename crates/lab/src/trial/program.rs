@@ -108,9 +108,7 @@ impl Program {
 
 /// How an ELF file is linked.
 struct Linking {
-    /// The dynamic loader that it names.
     loader: Option<String>,
-    /// Whether it exports `malloc`.
     defines_malloc: bool,
 }
 

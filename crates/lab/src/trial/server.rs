@@ -186,7 +186,6 @@ impl ServerExecutor {
     }
 }
 
-/// Result of a run of a server.
 struct ServerRun {
     observation: Observation,
     /// The outcome of the server, if it ended by itself.
@@ -194,7 +193,6 @@ struct ServerRun {
 }
 
 impl ServerRun {
-    /// A run that failed for this reason.
     fn failed(why: String, ended: Option<Outcome>) -> Self {
         Self { observation: Observation { failure: Some(why), ..Observation::default() }, ended }
     }
@@ -302,9 +300,6 @@ fn has_ended(pid: i32) -> bool {
 
 /// `root` and its current descendants, from /proc, and the other processes of the session that
 /// `root` leads: the launcher adopts those whose parents have ended.
-///
-/// # Errors
-/// One line, if /proc cannot be read.
 fn tree_of(root: i32) -> Result<Vec<i32>, String> {
     let pids = all_pids().at(Path::new("/proc"))?;
     // A process that has ended meanwhile has neither parent nor session.

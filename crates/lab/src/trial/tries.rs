@@ -266,8 +266,8 @@ impl<'a> TrialJudge<'a> {
         (0..self.observations.len()).map(|subject| self.evaluate(subject, &blocks)).collect()
     }
 
-    /// Evaluates the runs of a subject; `blocks` has the block of each round. The run without settings
-    /// has no failure: the rounds in which it failed are left out.
+    /// Evaluates the runs of a subject; `blocks` has the block of each round. The run without
+    /// settings has no failure: the rounds in which it failed are left out.
     fn evaluate(&self, subject: usize, blocks: &[u32]) -> TryResult {
         let observations = self.observations_of(subject);
         let failure = self.failures.get(subject).filter(|_| subject > 0);
@@ -284,7 +284,6 @@ impl<'a> TrialJudge<'a> {
         }
     }
 
-    /// The observations of a subject by round.
     fn observations_of(&self, subject: usize) -> &[Option<Observation>] {
         self.observations.get(subject).map(Vec::as_slice).unwrap_or_default()
     }
