@@ -286,14 +286,8 @@ impl RunningTrial<'_> {
 
     /// The best candidates that can be combined in pairs.
     fn pairs(&self, tried: &[Tried], facts: &Facts) -> Vec<TriedSetting> {
-        let candidate_of = |setting: &TriedSetting| {
-            self.catalogue.candidates.iter().find(|candidate| candidate.id == setting.id)
-        };
-        let candidates: Option<Vec<&Candidate>> =
-            tried.iter().map(|tried| candidate_of(&tried.setting)).collect();
-        let candidates = candidates.unwrap_or_default();
         let max_pairs = self.arguments.pairs as usize;
-        rank::pairs(&candidates, tried, self.arguments.goal.into(), max_pairs)
+        rank::pairs(self.catalogue, tried, self.arguments.goal.into(), max_pairs)
             .into_iter()
             .filter_map(|[a, b]| {
                 Some(TriedSetting::pair(&tried.get(a)?.setting, &tried.get(b)?.setting, facts))

@@ -6,7 +6,7 @@
 use serde::Serialize;
 
 use super::applies::check_compatible;
-use super::catalogue::Candidate;
+use super::catalogue::{Candidate, Catalogue};
 use super::tries::{Figure, Tried, TryResult};
 use crate::statistics::Verdict;
 
@@ -162,9 +162,12 @@ pub fn pareto(points: &[Option<Point>]) -> Vec<usize> {
 
 /// Pairs of better candidates to try together, the most promising first, at most `max_pairs`.
 ///
-/// Both must be compatible, and neither may contain the other. `candidates` are those that were
-/// `tried`, in the same order.
-pub fn pairs(candidates: &[&Candidate], tried: &[Tried], goal: Goal, max_pairs: usize) -> Vec<[usize; 2]> {
+/// Both must be candidates of `catalogue` and compatible, and neither may contain the other.
+pub fn pairs(catalogue: &Catalogue, tried: &[Tried], goal: Goal, max_pairs: usize) -> Vec<[usize; 2]> {
+    let candidate = |index: usize| -> Option<&Candidate> {
+        let id = &tried.get(index)?.setting.id;
+        catalogue.candidates.iter().find(|candidate| candidate.id == *id)
+    };
     let is_better =
         |index: &usize| tried.get(*index).is_some_and(|tried| tried.result.status(goal) == Status::Better);
     let better: Vec<usize> = rank(tried, goal).order.into_iter().filter(is_better).collect();
@@ -174,7 +177,7 @@ pub fn pairs(candidates: &[&Candidate], tried: &[Tried], goal: Goal, max_pairs: 
         for (second_rank, &second) in
             better.iter().enumerate().take(MAX_PAIRED_CANDIDATES).skip(first_rank + 1)
         {
-            let (Some(a), Some(b)) = (candidates.get(first), candidates.get(second)) else { continue };
+            let (Some(a), Some(b)) = (candidate(first), candidate(second)) else { continue };
             if check_compatible(a, b).is_ok() && !contains(a, b) && !contains(b, a) {
                 ranked_pairs.push((first_rank + second_rank, [first, second]));
             }
@@ -204,7 +207,6 @@ fn contains(superset: &Candidate, part: &Candidate) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::applies::AppliedSetting;
-    use super::super::catalogue::Catalogue;
     use super::super::tries::TriedSetting;
     use super::*;
     use crate::statistics::{Ratio, without_interval};
@@ -299,11 +301,7 @@ mod tests {
             "arena_max_1_trim",
             "top_pad_0",
         ];
-        let chosen: Vec<&Candidate> = ids
-            .iter()
-            .map(|id| catalogue.candidates.iter().find(|candidate| candidate.id == *id).unwrap())
-            .collect();
-        let candidates = [
+        let mut candidates = [
             measured(20.0, 1.0, 10.0),
             measured(30.0, 1.0, 10.0),
             measured(40.0, 1.0, 10.0),
@@ -311,11 +309,14 @@ mod tests {
             measured(15.0, 1.0, 10.0),
             measured(100.0, 1.0, 10.0),
         ];
-        let all_pairs = pairs(&chosen, &candidates, Goal::Settled, 10);
+        for (tried, id) in candidates.iter_mut().zip(ids) {
+            tried.setting.id = id.to_owned();
+        }
+        let all_pairs = pairs(&catalogue, &candidates, Goal::Settled, 10);
         // jemalloc is compatible with none of them, arena_max_1_trim contains two, top_pad_0 did
         // not help.
         assert_eq!(all_pairs, [[0, 2], [1, 2]]);
-        assert_eq!(pairs(&chosen, &candidates, Goal::Settled, 1), [[0, 2]]);
-        assert!(pairs(&chosen, &candidates[..2], Goal::Settled, 9).is_empty());
+        assert_eq!(pairs(&catalogue, &candidates, Goal::Settled, 1), [[0, 2]]);
+        assert!(pairs(&catalogue, &candidates[..2], Goal::Settled, 9).is_empty());
     }
 }
