@@ -1,6 +1,6 @@
 //! `compare A B`: runs commands in pairs, and shows each figure as a ratio with its interval.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::arguments_lab::{Case, Compare, Rounds};
@@ -54,11 +54,16 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<CommandResult> {
         lab.close();
         return Err(Failure(NO_VALGRIND.to_owned()));
     }
-    let update = |state: &Progress| progress.update(state);
-    let mut judge = new_judge(arguments, &matrix, &update);
-    let measured = measure(arguments, &matrix, uses_cachegrind, &mut lab, &mut judge);
-    let (first_failure, runs_with_leftovers, failures) =
-        (judge.first_failure, judge.runs_with_leftovers, judge.failures);
+    let mut judge = CompareJudge {
+        may_fail: arguments.ignore_failure,
+        max_half_width: arguments.rounds.until,
+        places: &matrix.combinations,
+        command_count: matrix.commands.len(),
+        case_count: matrix.cases.len(),
+        ..CompareJudge::default()
+    };
+    let measured = measure(arguments, &matrix, uses_cachegrind, &mut lab, &mut judge, &progress);
+    let (first_failure, failures) = (judge.first_failure, judge.failures);
     drop(progress);
     let (combinations, results) = match measured {
         Ok(measured) => measured,
@@ -90,7 +95,6 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<CommandResult> {
         uses_cachegrind,
         cachegrind_rounds: COUNTED_ROUNDS,
         shell_subjects: &matrix.shell_subjects,
-        runs_with_leftovers,
         failures: failures.into_iter().filter_map(|(subject, count)| Some((name(subject)?, count))).collect(),
         max_half_width: arguments.rounds.until,
         lab_caveats: lab.caveats(),
@@ -99,25 +103,6 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<CommandResult> {
     show(SCHEMA, &document(&input), &page(&input), &arguments.report_output, output)?;
     lab.close();
     Ok(CommandResult::Done)
-}
-
-/// The judge of the runs, which decides when a failure or enough precision ends them.
-fn new_judge<'a>(
-    arguments: &Compare,
-    matrix: &'a Matrix,
-    progress: &'a (dyn Fn(&Progress) + Sync),
-) -> CompareJudge<'a> {
-    CompareJudge {
-        may_fail: arguments.ignore_failure,
-        max_half_width: arguments.rounds.until,
-        places: &matrix.combinations,
-        command_count: matrix.commands.len(),
-        case_count: matrix.cases.len(),
-        progress,
-        first_failure: None,
-        runs_with_leftovers: 0,
-        failures: BTreeMap::new(),
-    }
 }
 
 /// Upper bound on the number of runs of each subject.
@@ -149,6 +134,7 @@ fn measure(
     uses_cachegrind: bool,
     lab: &mut LabSetup,
     judge: &mut CompareJudge<'_>,
+    progress: &LabProgress,
 ) -> std::result::Result<(Vec<CommandCase>, Results), StopReason> {
     let plan = Plan {
         subjects: matrix.subjects.clone(),
@@ -157,7 +143,8 @@ fn measure(
         max_rounds: max_rounds(&arguments.rounds),
         seed: arguments.rounds.seed,
     };
-    let mut results = engine::run_plan(&plan, &mut lab.executors, &mut lab.journal, judge)?;
+    let update = |state: &Progress| progress.update(state);
+    let mut results = engine::run_plan(&plan, &mut lab.executors, &mut lab.journal, judge, &update)?;
     let mut combinations = matrix.combinations.clone();
     if uses_cachegrind && !results.was_stopped {
         let plan = Plan {
@@ -167,14 +154,13 @@ fn measure(
             max_rounds: COUNTED_ROUNDS,
             ..plan
         };
-        let counted = engine::run_plan(&plan, &mut lab.executors, &mut lab.journal, judge)?;
+        let counted = engine::run_plan(&plan, &mut lab.executors, &mut lab.journal, judge, &update)?;
         results.outcomes.extend(counted.outcomes);
         combinations.extend_from_slice(&matrix.combinations);
     }
     Ok((combinations, results))
 }
 
-/// A command to compare.
 struct ParsedCommand {
     /// How it is shown.
     text: String,

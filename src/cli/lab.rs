@@ -36,7 +36,6 @@ const MAX_ANSWER_BYTES: usize = 16;
 /// With --until, the maximum number of rounds as a multiple of the requested ones.
 pub const UNTIL_FACTOR: u32 = 10;
 
-/// The options of a lab that the arguments request.
 pub fn lab_options(lab: &Lab) -> LabOptions {
     let cluster = lab.slurm.on.map(|_| slurm::Options {
         sbatch: lab.slurm.options(),
@@ -49,6 +48,7 @@ pub fn lab_options(lab: &Lab) -> LabOptions {
         is_fresh: lab.fresh,
         jobs: lab.jobs,
         cluster,
+        service: None,
         user: Arc::new(TerminalUser),
     }
 }

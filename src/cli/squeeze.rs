@@ -15,7 +15,7 @@ use strandline_lab::cell::Subject;
 use strandline_lab::executable;
 use strandline_lab::executor::NoResult;
 use strandline_lab::pages::squeeze::page;
-use strandline_lab::setup::{LabContent, LabSetup};
+use strandline_lab::setup::{LEFT_BEHIND, LabContent, LabSetup};
 use strandline_lab::squeeze::runner::Runner;
 use strandline_lab::squeeze::search::{PAGE_BYTES, Plan, Resolution, pages_down};
 use strandline_lab::squeeze::{LimitKind, LimitedRun, SqueezeOptions, squeeze};
@@ -63,14 +63,11 @@ pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<CommandResult> {
     let content = LabContent { verb: "squeeze", description: &description, subjects };
     let mut lab = LabSetup::open(content, &lab_options(&lab_arguments(arguments))).map_err(Failure)?;
     let progress = LabProgress::new("squeeze", !output.is_json);
-    let search_result = match lab.executors.first_mut() {
-        Some(executor) => {
-            let success = arguments.success.clone();
-            let mut runner = Runner::new(kind, subject.clone(), success, executor.as_mut(), &mut lab.journal);
-            squeeze(&options, &mut runner, &mut |count, tried| progress.show_line(&trial_line(count, tried)))
-        }
-        None => return Err(no_executor()),
-    };
+    let executor = lab.executors.first_mut().ok_or_else(no_executor)?;
+    let success = arguments.success.clone();
+    let mut runner = Runner::new(kind, subject.clone(), success, executor.as_mut(), &mut lab.journal);
+    let search_result =
+        squeeze(&options, &mut runner, &mut |count, tried| progress.show_line(&trial_line(count, tried)));
     drop(progress);
     let mut findings = match search_result {
         Ok(findings) => findings,
@@ -85,7 +82,9 @@ pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<CommandResult> {
             return Err(Failure(line));
         }
     };
-    findings.caveats.extend(lab.caveats().into_iter().map(|caveat| caveat.of_verb("squeeze")));
+    // The findings have their own caveat on processes left behind: of the runs that succeeded.
+    let lab_caveats = lab.caveats().into_iter().filter(|caveat| caveat.code != LEFT_BEHIND);
+    findings.caveats.extend(lab_caveats.map(|caveat| caveat.of_verb("squeeze")));
     show(SCHEMA, &findings, &page(&findings, environment_facts(&machine)), &arguments.report_output, output)?;
     lab.close();
     Ok(CommandResult::Done)
@@ -120,7 +119,7 @@ mkdir -p \"$d\" && exec \"$0\" squeeze --dir \"$d\" \"$@\"";
     let mut lab = LabSetup::open(content, &options).map_err(Failure)?;
     let folder = lab.journal.folder().to_string_lossy().into_owned();
     let remote = lab.executors.first_mut().and_then(|executor| executor.remote());
-    let Some(remote) = remote else { return Err(no_executor()) };
+    let remote = remote.ok_or_else(no_executor)?;
     let shell = ["sh", "-c", NODE_SCRIPT].map(str::to_owned);
     let command =
         shell.into_iter().chain([program.to_string_lossy().into_owned(), folder]).chain(words).collect();
@@ -157,7 +156,6 @@ mkdir -p \"$d\" && exec \"$0\" squeeze --dir \"$d\" \"$@\"";
     Ok(CommandResult::Done)
 }
 
-/// The failure of a lab without an executor.
 fn no_executor() -> Failure {
     Failure("there is nothing to run commands on".to_owned())
 }
@@ -208,7 +206,6 @@ fn trial_line(count: usize, tried: &LimitedRun) -> String {
     }
 }
 
-/// The largest limit to try.
 fn ceiling(kind: LimitKind, memory_bytes: Option<u64>) -> Result<u64> {
     let resource = match kind {
         LimitKind::AddressSpace => Resource::AddressSpace,

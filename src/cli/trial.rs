@@ -11,7 +11,7 @@ use strandline_lab::cell::{Measure, Subject};
 use strandline_lab::engine::{self, Plan, Progress};
 use strandline_lab::executor::{NoResult, StopReason};
 use strandline_lab::pages::trial::{catalogue_document, catalogue_page, document, page};
-use strandline_lab::setup::{LabContent, LabSetup, MAX_UNCONFIRMED_RUNS};
+use strandline_lab::setup::{LabContent, LabOptions, LabSetup, MAX_UNCONFIRMED_RUNS};
 use strandline_lab::trial::applies::Facts;
 use strandline_lab::trial::catalogue::{Candidate, Catalogue};
 use strandline_lab::trial::observation::{self, Observation};
@@ -59,8 +59,8 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> 
     let description = (&service, arguments.seed, format!("{catalogue:?}"));
     let subjects = std::slice::from_ref(&base);
     let content = LabContent { verb: "try", description: &description, subjects };
-    let lab = LabSetup::open_serving(content, &lab_options(&arguments.lab), service.as_ref());
-    let mut lab = lab.map_err(Failure)?;
+    let options = LabOptions { service: service.clone(), ..lab_options(&arguments.lab) };
+    let mut lab = LabSetup::open(content, &options).map_err(Failure)?;
     let progress = LabProgress::new("try", !output.is_json);
     let running = RunningTrial { arguments, catalogue: &catalogue, base, service, progress: &progress };
     let trial = running.run(&mut lab);
@@ -117,31 +117,14 @@ fn first_run_time(wall_seconds: Option<f64>, elapsed: Duration) -> Duration {
     wall_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or(elapsed)
 }
 
-/// Settings with the results of their runs.
-fn with_results(
-    settings: Vec<TriedSetting>,
-    results: impl IntoIterator<Item = TryResult>,
-) -> impl Iterator<Item = Tried> {
-    settings.into_iter().zip(results).map(|(setting, result)| Tried { setting, result })
-}
-
-/// Result of the first run.
-struct FirstRun {
-    observation: Observation,
-    /// 1 if it left processes behind.
-    runs_with_leftovers: u32,
-}
-
 /// Results of some rounds of a trial.
 struct Rounds {
     /// The result of the command without settings.
     baseline: TryResult,
-    /// The results of the candidates, in their order.
-    results: Vec<TryResult>,
+    /// The settings with the results of their runs, in their order.
+    tried: Vec<Tried>,
     /// Number of rounds in which the command without settings succeeded.
     count: usize,
-    /// Number of runs that left processes behind.
-    runs_with_leftovers: u32,
     /// Number of failed runs without settings.
     baseline_failures: u32,
     /// Why the first of them failed.
@@ -164,7 +147,7 @@ impl RunningTrial<'_> {
     /// ones.
     fn run(mut self, lab: &mut LabSetup) -> std::result::Result<Trial, NoResult> {
         let begin = Instant::now();
-        let FirstRun { observation, runs_with_leftovers } = self.first_run(lab)?;
+        let observation = self.first_run(lab)?;
         let elapsed = begin.elapsed();
         let run_time = first_run_time(observation.wall_seconds, elapsed);
         if self.base.timeout.is_none() {
@@ -176,7 +159,7 @@ impl RunningTrial<'_> {
         // A run reused from an earlier lab took no time now, and a server takes longer than its
         // load.
         self.confirm(tries.len(), elapsed.max(run_time))?;
-        let rounds = self.rounds(lab, BASELINE, &tries, observation.settled_source)?;
+        let rounds = self.rounds(lab, BASELINE, tries, observation.settled_source)?;
         let mut trial = Trial {
             command: self.base.command.clone(),
             program: tries::program_path(&self.base.command),
@@ -187,9 +170,8 @@ impl RunningTrial<'_> {
             first_baseline_failure: rounds.first_baseline_failure,
             observation,
             baseline: rounds.baseline,
-            tried: with_results(tries, rounds.results).collect(),
+            tried: rounds.tried,
             not_applicable,
-            runs_with_leftovers: runs_with_leftovers + rounds.runs_with_leftovers,
             lab_caveats: Vec::new(),
             nodes: Vec::new(),
         };
@@ -198,9 +180,8 @@ impl RunningTrial<'_> {
             // The machine may have drifted: compare pairs with runs without settings in their own
             // rounds.
             let pair_rounds =
-                self.rounds(lab, "baseline of pairs", &pairs, trial.observation.settled_source)?;
-            trial.tried.extend(with_results(pairs, pair_rounds.results));
-            trial.runs_with_leftovers += pair_rounds.runs_with_leftovers;
+                self.rounds(lab, "baseline of pairs", pairs, trial.observation.settled_source)?;
+            trial.tried.extend(pair_rounds.tried);
             trial.baseline_failures += pair_rounds.baseline_failures;
             trial.first_baseline_failure =
                 trial.first_baseline_failure.or(pair_rounds.first_baseline_failure);
@@ -223,15 +204,15 @@ impl RunningTrial<'_> {
     }
 
     /// Runs the command once without settings; the figures are not counted.
-    fn first_run(&self, lab: &mut LabSetup) -> std::result::Result<FirstRun, NoResult> {
+    fn first_run(&self, lab: &mut LabSetup) -> std::result::Result<Observation, NoResult> {
         let show_first_run = |_: &Progress| {
             self.progress.show_line(if self.service.is_some() { UNTIL_LOAD_ENDS } else { UNTIL_COMMAND_ENDS })
         };
-        let mut judge = TrialJudge::new(&[], self.service.is_some(), &show_first_run);
+        let mut judge = TrialJudge::new(&[], self.service.is_some());
         let subject = Subject { name: "first look".to_owned(), ..self.base.clone() };
         let plan = Plan { subjects: vec![subject], warm_up: 0, min_rounds: 1, max_rounds: 1, seed: 1 };
         show_first_run(&Progress::default());
-        let ran = engine::run_plan(&plan, &mut lab.executors, &mut lab.journal, &mut judge);
+        let ran = engine::run_plan(&plan, &mut lab.executors, &mut lab.journal, &mut judge, &show_first_run);
         if matches!(ran, Err(StopReason::Interrupted(_))) && self.service.is_none() {
             TerminalUser.show(SERVER_ADVICE);
         }
@@ -256,7 +237,7 @@ impl RunningTrial<'_> {
             };
             return Err(NoResult::Failed(format!("the command's {figure_name} is not known: {reason}")));
         }
-        Ok(FirstRun { observation, runs_with_leftovers: judge.runs_with_leftovers })
+        Ok(observation)
     }
 
     /// Runs `tries` together with the command without settings under the name `baseline`. Settled
@@ -265,11 +246,11 @@ impl RunningTrial<'_> {
         &self,
         lab: &mut LabSetup,
         baseline: &str,
-        tries: &[TriedSetting],
+        tries: Vec<TriedSetting>,
         settled_at: observation::SettledSource,
     ) -> std::result::Result<Rounds, NoResult> {
         let update = |progress: &Progress| self.progress.update(progress);
-        let mut judge = TrialJudge::new(tries, self.service.is_some(), &update);
+        let mut judge = TrialJudge::new(&tries, self.service.is_some());
         judge.max_half_width = self.arguments.until;
         judge.seed = self.arguments.seed;
         judge.settled_at = Some(settled_at);
@@ -280,7 +261,7 @@ impl RunningTrial<'_> {
         let max_rounds =
             if self.arguments.until.is_some() { min_rounds.saturating_mul(UNTIL_FACTOR) } else { min_rounds };
         let plan = Plan { subjects, warm_up: 0, min_rounds, max_rounds, seed: self.arguments.seed };
-        engine::run_plan(&plan, &mut lab.executors, &mut lab.journal, &mut judge)?;
+        let results = engine::run_plan(&plan, &mut lab.executors, &mut lab.journal, &mut judge, &update)?;
         let count =
             judge.observations.first().map_or(0, |observations| observations.iter().flatten().count());
         let first_baseline_failure = judge.failures.first().cloned().flatten();
@@ -289,28 +270,24 @@ impl RunningTrial<'_> {
                 "without any setting, in every round after the first: {why}"
             )));
         }
-        let mut results = judge.evaluate_all().into_iter();
+        let mut results = judge.evaluate_all(&results).into_iter();
         Ok(Rounds {
             baseline: results.next().unwrap_or_default(),
-            results: results.collect(),
             count,
-            runs_with_leftovers: judge.runs_with_leftovers,
             baseline_failures: judge.baseline_failures,
             first_baseline_failure,
+            tried: tries
+                .into_iter()
+                .zip(results)
+                .map(|(setting, result)| Tried { setting, result })
+                .collect(),
         })
     }
 
     /// The best candidates that can be combined in pairs.
     fn pairs(&self, tried: &[Tried], facts: &Facts) -> Vec<TriedSetting> {
-        let candidate_of = |setting: &TriedSetting| {
-            self.catalogue.candidates.iter().find(|candidate| candidate.id == setting.id)
-        };
-        let candidates: Option<Vec<&Candidate>> =
-            tried.iter().map(|tried| candidate_of(&tried.setting)).collect();
-        let candidates = candidates.unwrap_or_default();
-        let measured: Vec<_> = tried.iter().map(|tried| tried.result.candidate_figures()).collect();
         let max_pairs = self.arguments.pairs as usize;
-        rank::pairs(&candidates, &measured, self.arguments.goal.into(), max_pairs)
+        rank::pairs(self.catalogue, tried, self.arguments.goal.into(), max_pairs)
             .into_iter()
             .filter_map(|[a, b]| {
                 Some(TriedSetting::pair(&tried.get(a)?.setting, &tried.get(b)?.setting, facts))

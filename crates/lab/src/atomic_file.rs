@@ -3,19 +3,27 @@
 use std::io::Write;
 use std::path::Path;
 
-use super::path_error::path_error;
+use serde::Serialize;
 
-/// Writes `content` to a temporary file beside `path`, and renames it to `path`.
-///
-/// # Errors
-/// One line with the path.
+use super::path_error::AtPath;
+
+/// Name prefix of a file while it is being written.
+pub const TEMPORARY_PREFIX: &str = ".new-";
+
+/// Writes `content` to a temporary file beside `path`, and renames it to `path`: after a crash of
+/// the machine the file is complete or missing.
 pub fn write(path: &Path, content: &[u8]) -> Result<(), String> {
-    let named = |error: std::io::Error| path_error(path, &error);
     let folder = path.parent().unwrap_or(Path::new("."));
-    std::fs::create_dir_all(folder).map_err(named)?;
-    let mut temporary = tempfile::Builder::new().prefix(".new-").tempfile_in(folder).map_err(named)?;
+    std::fs::create_dir_all(folder).at(path)?;
+    let mut temporary = tempfile::Builder::new().prefix(TEMPORARY_PREFIX).tempfile_in(folder).at(path)?;
     // Synced first: otherwise another machine may see the name before the content.
-    temporary.write_all(content).and_then(|()| temporary.as_file().sync_all()).map_err(named)?;
-    temporary.persist(path).map_err(|error| named(error.error))?;
-    Ok(())
+    temporary.write_all(content).and_then(|()| temporary.as_file().sync_all()).at(path)?;
+    temporary.persist(path).map_err(|error| error.error).at(path)?;
+    std::fs::File::open(folder).and_then(|folder| folder.sync_all()).at(path)
+}
+
+/// Writes a file of JSON atomically.
+pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), String> {
+    let text = serde_json::to_vec(value).at(path)?;
+    write(path, &text)
 }

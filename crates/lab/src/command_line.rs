@@ -103,9 +103,13 @@ pub fn assignments(text: &str) -> Result<Vec<(String, Option<String>)>, String> 
 
 fn assignment(word: &str) -> Option<(String, Option<String>)> {
     let (name, value) = word.split_once('=')?;
+    is_variable_name(name).then(|| (name.to_owned(), Some(value.to_owned())))
+}
+
+/// Whether a shell accepts `name` as that of a variable (POSIX.1-2024, XBD 3.216).
+pub(crate) fn is_variable_name(name: &str) -> bool {
     let starts_well = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
-    let is_name = starts_well && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-    is_name.then(|| (name.to_owned(), Some(value.to_owned())))
+    starts_well && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
 /// Whether the text contains shell syntax outside of quotes (POSIX.1-2024, XCU 2.2).

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::cell::{End, Figures, Measure, Outcome, Subject, SubjectRun};
-use super::engine::{AfterRun, Judge, Progress, Results};
+use super::engine::{AfterRun, Judge, Results};
 use super::nodes::blocks;
 use super::statistics::{
     BlockSample, Estimate, Pair, Ratio, Verdict, bonferroni, estimate_in_blocks, half_width, outliers,
@@ -163,7 +163,6 @@ struct RoundValue {
 /// Values by command, then by round.
 type Table = Vec<Vec<RoundValue>>;
 
-/// The case and the metric of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct TableKey {
     case: usize,
@@ -207,7 +206,7 @@ impl Comparison {
             cases,
             ..Self::default()
         };
-        let tables = comparison.tables(places, results);
+        let tables = tables(places, results, comparison.commands.len());
         comparison.ratio_confidence = ratio_confidence(&tables, comparison.commands.len());
         for (TableKey { case, metric }, by_command) in tables {
             comparison.report_outliers(case, metric, &by_command);
@@ -217,29 +216,6 @@ impl Comparison {
             }
         }
         comparison
-    }
-
-    /// The table of each case and metric that has a value.
-    fn tables(&self, places: &[CommandCase], results: &Results) -> BTreeMap<TableKey, Table> {
-        let mut tables = BTreeMap::new();
-        for (place, outcomes) in places.iter().zip(&results.outcomes) {
-            for (round, outcome) in outcomes.iter().enumerate() {
-                let Some(outcome) = outcome else { continue };
-                if !matches!(outcome.end, End::Exited(_)) {
-                    // A run that was killed early must not count as a fast run.
-                    continue;
-                }
-                for metric in Metric::ALL {
-                    let Some(value) = metric.value_in(&outcome.figures) else { continue };
-                    let table = tables.entry(TableKey { case: place.case, metric });
-                    let by_command = table.or_insert_with(|| vec![Vec::new(); self.commands.len()]);
-                    if let Some(values) = by_command.get_mut(place.command) {
-                        values.push(RoundValue { round, value });
-                    }
-                }
-            }
-        }
-        tables
     }
 
     /// The medians and ratios of a metric in a case.
@@ -254,29 +230,15 @@ impl Comparison {
             .collect();
         MetricComparison {
             estimates,
-            ratios: self.ratios(metric, by_command),
+            ratios: ratios(metric, by_command, self.ratio_confidence),
             accounting_step: metric.accounting_step(),
         }
     }
 
-    /// The block of a round. Without blocks, as in [`CompareJudge`], all rounds are in one.
     fn block(&self, round: usize) -> u32 {
         self.blocks.get(round).copied().unwrap_or_default()
     }
 
-    /// Computes the ratio of each command to the first; `None` for the first.
-    fn ratios(&self, metric: Metric, by_command: &Table) -> Vec<Option<Ratio>> {
-        let reference = by_command.first().map(Vec::as_slice).unwrap_or_default();
-        let ratio = |(command, values): (usize, &Vec<RoundValue>)| {
-            if command == 0 {
-                return None;
-            }
-            paired_ratio(&pairs(reference, values), metric.resolution(), self.ratio_confidence)
-        };
-        by_command.iter().enumerate().map(ratio).collect()
-    }
-
-    /// Adds a sentence for each command with outliers.
     fn report_outliers(&mut self, case: usize, metric: Metric, by_command: &Table) {
         // Only outliers of wall time are reported: CPU times reflect the same load of the machine,
         // and memory and instructions hardly vary.
@@ -333,6 +295,37 @@ impl Comparison {
     }
 }
 
+/// The table of each case and metric that has a value.
+fn tables(places: &[CommandCase], results: &Results, command_count: usize) -> BTreeMap<TableKey, Table> {
+    let mut tables = BTreeMap::new();
+    for (place, outcomes) in places.iter().zip(&results.outcomes) {
+        for (round, outcome) in outcomes.iter().enumerate() {
+            // A run that was killed early must not count as a fast run.
+            let exited = outcome.as_ref().filter(|outcome| matches!(outcome.end, End::Exited(_)));
+            let Some(outcome) = exited else { continue };
+            for metric in Metric::ALL {
+                let Some(value) = metric.value_in(&outcome.figures) else { continue };
+                let table = tables.entry(TableKey { case: place.case, metric });
+                let by_command = table.or_insert_with(|| vec![Vec::new(); command_count]);
+                if let Some(values) = by_command.get_mut(place.command) {
+                    values.push(RoundValue { round, value });
+                }
+            }
+        }
+    }
+    tables
+}
+
+/// The ratio of each command to the first, with intervals of this `confidence`; `None` for the
+/// first.
+fn ratios(metric: Metric, by_command: &Table, confidence: f64) -> Vec<Option<Ratio>> {
+    let reference = by_command.first().map(Vec::as_slice).unwrap_or_default();
+    let ratio =
+        |values: &Vec<RoundValue>| paired_ratio(&pairs(reference, values), metric.resolution(), confidence);
+    let others = by_command.iter().skip(1).map(ratio);
+    std::iter::once(None).chain(others).collect()
+}
+
 /// The largest half width of the ratios to the first command, which has none itself.
 fn max_half_width_of(ratios: &[Option<Ratio>]) -> f64 {
     ratios.iter().skip(1).map(|ratio| half_width(*ratio)).fold(0.0, f64::max)
@@ -369,6 +362,7 @@ pub fn cachegrind_subjects(timed: &[Subject]) -> Vec<Subject> {
 }
 
 /// Judge of the runs of a comparison.
+#[derive(Default)]
 pub struct CompareJudge<'a> {
     /// Whether commands may fail.
     pub may_fail: bool,
@@ -380,12 +374,8 @@ pub struct CompareJudge<'a> {
     pub command_count: usize,
     /// Number of cases.
     pub case_count: usize,
-    /// Called with the progress.
-    pub progress: &'a (dyn Fn(&Progress) + Sync),
     /// The first failed run, where none may fail.
     pub first_failure: Option<SubjectRun>,
-    /// Runs that left processes behind.
-    pub runs_with_leftovers: u32,
     /// Failed runs by subject.
     pub failures: BTreeMap<usize, FailedRuns>,
 }
@@ -401,7 +391,6 @@ pub struct FailedRuns {
 
 impl Judge for CompareJudge<'_> {
     fn run_ended(&mut self, subject: usize, _round: Option<u32>, outcome: &Outcome) -> AfterRun {
-        self.runs_with_leftovers += u32::from(outcome.leftover_processes > 0);
         if outcome.end.is_success() {
             return AfterRun::Continue;
         }
@@ -417,27 +406,16 @@ impl Judge for CompareJudge<'_> {
         AfterRun::Stop
     }
 
-    fn progress(&mut self, progress: &Progress) {
-        (self.progress)(progress);
-    }
-
     fn has_enough_rounds(&mut self, results: &Results) -> bool {
         let Some(max_half_width) = self.max_half_width else { return false };
-        let mut comparison = Comparison {
-            commands: vec![String::new(); self.command_count],
-            cases: vec![String::new(); self.case_count],
-            ..Comparison::default()
-        };
-        // Only ratios of wall time are needed; the confidence is that for all figures of the
-        // report.
-        let tables = comparison.tables(self.places, results);
-        comparison.ratio_confidence = ratio_confidence(&tables, self.command_count);
+        let tables = tables(self.places, results, self.command_count);
+        // That for all figures of the report, although only ratios of wall time are needed.
+        let confidence = ratio_confidence(&tables, self.command_count);
         // Without a counted run, a case has no table, and its ratios are unknown.
         (0..self.case_count).all(|case| {
             let table = tables.get(&TableKey { case, metric: Metric::Wall });
-            table.is_some_and(|table| {
-                max_half_width_of(&comparison.ratios(Metric::Wall, table)) <= max_half_width
-            })
+            let half_width = table.map(|table| max_half_width_of(&ratios(Metric::Wall, table, confidence)));
+            half_width.is_some_and(|half_width| half_width <= max_half_width)
         })
     }
 }
@@ -529,10 +507,7 @@ mod tests {
             places: &places,
             command_count: 2,
             case_count: 1,
-            progress: &|_| {},
-            first_failure: None,
-            runs_with_leftovers: 0,
-            failures: BTreeMap::new(),
+            ..CompareJudge::default()
         };
         assert!(judge.has_enough_rounds(&one_case));
         assert!(!judge.has_enough_rounds(&no_case));

@@ -36,7 +36,7 @@ impl Counters {
     }
 }
 
-/// The reason why jobs of this process cannot be counted; `None` if they can.
+/// Why instructions and cycles cannot be counted on this machine; `None` if they can.
 pub fn unavailability() -> Option<String> {
     Counters::open(std::process::id().cast_signed()).err()
 }

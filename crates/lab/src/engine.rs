@@ -75,9 +75,6 @@ pub struct Results {
 pub trait Judge {
     /// Called after each run; `round` is `None` if the run does not count.
     fn run_ended(&mut self, subject: usize, round: Option<u32>, outcome: &Outcome) -> AfterRun;
-    /// Called when runs have ended or were found in the journal, and when the state of rounds on
-    /// other machines is known.
-    fn progress(&mut self, progress: &Progress);
     /// Whether the rounds so far suffice.
     fn has_enough_rounds(&mut self, results: &Results) -> bool;
 }
@@ -91,7 +88,9 @@ pub(super) struct ScheduledRun {
     pub(super) round: u32,
 }
 
-/// Runs `plan` on `executors`, at least one, with one run on each at a time.
+/// Runs `plan` on `executors`, at least one, with one run on each at a time. `show_progress` is
+/// called when runs have ended or were found in the journal, and when the state of rounds on other
+/// machines is known.
 ///
 /// # Errors
 /// [`StopReason`]; the finished runs are in the journal.
@@ -100,6 +99,7 @@ pub fn run_plan(
     executors: &mut [Box<dyn Executor>],
     journal: &mut Journal,
     judge: &mut (dyn Judge + Send),
+    show_progress: &(dyn Fn(&Progress) + Sync),
 ) -> Result<Results, StopReason> {
     let results = Results { outcomes: vec![Vec::new(); plan.subjects.len()], was_stopped: false };
     let rounds = plan.warm_up.saturating_add(plan.max_rounds);
@@ -111,6 +111,7 @@ pub fn run_plan(
         plan,
         journal,
         judge,
+        show_progress,
         results,
         is_dropped: vec![false; plan.subjects.len()],
         progress: Progress { max_runs, ..Progress::default() },
@@ -140,6 +141,7 @@ pub(super) struct Lab<'a> {
     pub(super) plan: &'a Plan,
     pub(super) journal: &'a mut Journal,
     pub(super) judge: &'a mut (dyn Judge + Send),
+    pub(super) show_progress: &'a (dyn Fn(&Progress) + Sync),
     pub(super) results: Results,
     /// For each subject, whether the judge dropped it.
     is_dropped: Vec<bool>,
@@ -150,11 +152,9 @@ pub(super) struct Lab<'a> {
     pub(super) new_runs: u32,
 }
 
-/// A run to make now.
 struct DueRun<'a> {
     turn: ScheduledRun,
     subject: &'a Subject,
-    /// Folder for its output.
     folder: PathBuf,
 }
 
@@ -173,7 +173,6 @@ impl<'a> Lab<'a> {
         }
     }
 
-    /// Whether the lab is finished after this round.
     pub(super) fn is_finished_after(&mut self, round: u32) -> bool {
         let counted_rounds = (round + 1).saturating_sub(self.plan.warm_up);
         self.results.was_stopped
@@ -268,7 +267,6 @@ impl<'a> Lab<'a> {
         Some(DueRun { turn, subject, folder: self.journal.cell(&subject.name, turn.round) })
     }
 
-    /// Whether a turn is still to be run.
     pub(super) fn is_due(&self, turn: ScheduledRun) -> bool {
         !self.results.was_stopped && self.is_dropped.get(turn.subject) == Some(&false)
     }
@@ -290,7 +288,7 @@ impl<'a> Lab<'a> {
     fn store_run(&mut self, turn: ScheduledRun, outcome: Outcome) -> Result<(), StopReason> {
         let subject = self.plan.subjects.get(turn.subject);
         let subject = subject.ok_or_else(|| internal_error("a turn has no subject"))?;
-        self.journal.keep(&subject.name, turn.round, &outcome).map_err(StopReason::Failed)?;
+        self.journal.keep(&subject.name, turn.round, &outcome)?;
         self.new_runs += 1;
         self.judge_run(turn, outcome);
         self.report_progress(turn.subject, 1);
@@ -325,7 +323,7 @@ impl<'a> Lab<'a> {
         let remaining_runs = u32::try_from(remaining_runs).unwrap_or(u32::MAX);
         let time_per_run = self.started_at.elapsed().checked_div(self.new_runs);
         self.progress.remaining = time_per_run.map(|time| time.saturating_mul(remaining_runs));
-        self.judge.progress(&self.progress);
+        (self.show_progress)(&self.progress);
     }
 }
 
@@ -343,7 +341,6 @@ mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
 
     use super::*;
-    use crate::executor::{Job, OutputFiles};
     use crate::journal::JournalOptions;
     use strandline_sys::spawn::{Resource, Rlimit};
 
@@ -363,37 +360,22 @@ mod tests {
     }
 
     impl Executor for TestExecutor {
-        fn start(&mut self, _: &Subject, _: &Path) -> Result<Job, StopReason> {
+        fn run(&mut self, _: &Subject, _: &Path) -> Result<Outcome, StopReason> {
             match self {
                 Self::Fails(sender) => {
                     UNTIL_THREAD_ENDS.set(sender.take());
-                    return Err(StopReason::Failed("lost".to_owned()));
+                    Err(StopReason::Failed("lost".to_owned()))
                 }
                 Self::Waits(receiver, runs) => {
                     assert!(receiver.recv().is_err());
                     runs.fetch_add(1, Ordering::Relaxed);
+                    Ok(Outcome::not_started(String::new()))
                 }
                 Self::Counts(runs) => {
                     runs.fetch_add(1, Ordering::Relaxed);
+                    Ok(Outcome::not_started(String::new()))
                 }
             }
-            Ok(0)
-        }
-
-        fn wait(&mut self, _: Job, _: Option<Duration>) -> Result<Option<Outcome>, StopReason> {
-            Ok(Some(Outcome::not_started(String::new())))
-        }
-
-        fn stop(&mut self, _: Job, _: Duration) -> Result<(), StopReason> {
-            Ok(())
-        }
-
-        fn pid(&mut self, _: Job) -> Result<Option<i32>, StopReason> {
-            Ok(None)
-        }
-
-        fn output(&self, _: Job) -> Option<OutputFiles> {
-            None
         }
 
         fn no_counters_reason(&self) -> Option<String> {
@@ -408,8 +390,6 @@ mod tests {
             AfterRun::Continue
         }
 
-        fn progress(&mut self, _: &Progress) {}
-
         fn has_enough_rounds(&mut self, _: &Results) -> bool {
             false
         }
@@ -423,7 +403,7 @@ mod tests {
         let subject = |number: u32| Subject { name: number.to_string(), ..Subject::default() };
         let subjects = (0..9).map(subject).collect();
         let plan = Plan { subjects, warm_up: 0, min_rounds: 1, max_rounds: 1, seed: 1 };
-        run_plan(&plan, &mut executors, &mut journal, &mut TestJudge)
+        run_plan(&plan, &mut executors, &mut journal, &mut TestJudge, &|_| {})
     }
 
     #[test]

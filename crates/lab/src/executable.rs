@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use super::atomic_file;
-use super::path_error::path_error;
+use super::path_error::{AtPath, path_error};
 
 /// Folder with the staged files.
 static STAGED_IN: OnceLock<PathBuf> = OnceLock::new();
@@ -21,16 +21,16 @@ pub fn executable_path() -> PathBuf {
 /// One line with the path, if a file cannot be read or written, or another folder is in use.
 pub fn stage(folder: &Path) -> Result<(), String> {
     use std::os::unix::fs::PermissionsExt;
-    std::fs::create_dir_all(folder).map_err(|error| path_error(folder, &error))?;
-    let folder = folder.canonicalize().map_err(|error| path_error(folder, &error))?;
+    std::fs::create_dir_all(folder).at(folder)?;
+    let folder = folder.canonicalize().at(folder)?;
     let path = program_in(&folder);
     let own_path = executable_path();
-    let executable = std::fs::read(&own_path).map_err(|error| path_error(&own_path, &error))?;
+    let executable = std::fs::read(&own_path).at(&own_path)?;
     if !std::fs::read(&path).is_ok_and(|staged_content| staged_content == executable) {
         atomic_file::write(&path, &executable)?;
     }
     let mode = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(&path, mode).map_err(|error| path_error(&path, &error))?;
+    std::fs::set_permissions(&path, mode).at(&path)?;
     if *STAGED_IN.get_or_init(|| folder.clone()) != folder {
         return Err(path_error(&folder, &"strandline is already staged in another folder"));
     }

@@ -7,7 +7,7 @@ use strandline_recording::{Reader, Record};
 
 use super::cell::{End, Figures, Measure, Outcome, Subject};
 use super::executable::executable_path;
-use super::path_error::path_error;
+use super::path_error::AtPath;
 use super::protocol::Ended;
 use super::trial::program;
 
@@ -163,7 +163,6 @@ fn instructions(folder: &Path) -> Option<u64> {
     total
 }
 
-/// The output files of cachegrind in a folder.
 fn cachegrind_files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(folder)? {
@@ -177,8 +176,8 @@ fn cachegrind_files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
 
 /// Removes the output files of an earlier job, which would be added to the next count.
 fn remove_cachegrind_files(folder: &Path) -> Result<(), String> {
-    let paths = cachegrind_files(folder).map_err(|error| path_error(folder, &error))?;
-    paths.iter().try_for_each(|path| std::fs::remove_file(path).map_err(|error| path_error(path, &error)))
+    let paths = cachegrind_files(folder).at(folder)?;
+    paths.iter().try_for_each(|path| std::fs::remove_file(path).at(path))
 }
 
 /// Whether a program of this name is found as the shell would find it.

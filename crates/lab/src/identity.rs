@@ -24,7 +24,6 @@ pub struct FileIdentity {
 const MAX_PARTS: usize = 256;
 /// A longer word is no path: `PATH_MAX` of the kernel (include/uapi/linux/limits.h).
 const MAX_PATH_BYTES: usize = 4096;
-/// Nanoseconds in a second.
 const NS_PER_SECOND: i64 = 1_000_000_000;
 
 /// The files named by `subjects`: programs, and every word of the commands, of shell text in them
@@ -68,9 +67,7 @@ fn redirect_targets(word: &str) -> BTreeSet<&str> {
 pub struct Machine {
     kernel_release: Option<String>,
     boot_id: Option<String>,
-    /// When strandline's file was modified.
     program_modified_ns: Option<i64>,
-    /// Size of strandline's file.
     program_bytes: Option<u64>,
 }
 

@@ -8,7 +8,6 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use strandline_sys::signal::signal_bit;
 
-/// The signals that end a lab.
 const SIGNALS: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
 
 /// Mask of the signals that were blocked before the first lab of this process (bit n-1 for signal
@@ -24,8 +23,9 @@ pub struct Interrupt {
     /// Readable from the first signal on: one thread reads the signal, but all that wait must wake
     /// up.
     notified: EventFd,
-    /// See [`Interrupt::mask_before`].
-    mask_before: u64,
+    /// Mask of the signals that were blocked before the first lab of this process (bit n-1 for
+    /// signal n).
+    pub mask_before: u64,
 }
 
 impl Interrupt {
@@ -71,11 +71,5 @@ impl Interrupt {
     /// Whether a further signal arrived after the first.
     pub fn has_another(&self) -> bool {
         matches!(self.signals.read_signal(), Ok(Some(_)))
-    }
-
-    /// Mask of the signals that were blocked before the first lab of this process (bit n-1 for
-    /// signal n).
-    pub fn mask_before(&self) -> u64 {
-        self.mask_before
     }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
+use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -14,11 +14,10 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::atomic_file;
 use super::cell::{Node, Outcome};
-use super::path_error::path_error;
-
-/// A longer line counts as damaged; a run has about 1 KiB.
-const MAX_LINE_BYTES: usize = 1 << 20;
+use super::json_lines::{JsonLines, write_line};
+use super::path_error::{AtPath, path_error};
 
 /// Labs in the cache that were not resumed for this long are removed.
 const MAX_IDLE_AGE: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -50,13 +49,9 @@ pub const REMOTE_FOLDER: &str = "slurm";
 /// Subfolder staged before a lab is opened, with the files that other machines need.
 pub const STAGED_FOLDER: &str = "staged";
 
-/// Name prefix of a `lab.json` while it is being written.
-const NEW_LAB_PREFIX: &str = ".lab.json.";
-
 /// Name prefix of the folder that the jobs of an executor write into; its number follows.
 const WORK_PREFIX: &str = "work-";
 
-/// Identity of a run of a lab.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct RunKey {
     /// Name of its subject.
@@ -88,7 +83,6 @@ pub struct JournalOptions {
     pub is_fresh: bool,
 }
 
-/// Content of `lab.json`.
 #[derive(Serialize, Deserialize)]
 struct LabFile {
     /// Its verb.
@@ -129,19 +123,14 @@ impl Journal {
         let is_user_folder = options.folder.is_some();
         let folder = match &options.folder {
             // Absolute, because jobs may run in other working directories.
-            Some(folder) => std::path::absolute(folder).map_err(|error| path_error(folder, &error))?,
+            Some(folder) => std::path::absolute(folder).at(folder)?,
             None => prepare_cache()?.join(folder_name(verb, &key)),
         };
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(PRIVATE_MODE)
-            .create(&folder)
-            .map_err(|error| path_error(&folder, &error))?;
+        std::fs::DirBuilder::new().recursive(true).mode(PRIVATE_MODE).create(&folder).at(&folder)?;
         let path = folder.join(JOURNAL_FILE);
         // Rejects a foreign folder before anything is created in it.
         LabFile::read(&folder)?;
-        let file = OpenOptions::new().read(true).append(true).create(true).open(&path);
-        let file = file.map_err(|error| path_error(&path, &error))?;
+        let file = OpenOptions::new().read(true).append(true).create(true).open(&path).at(&path)?;
         let mut file = LockedFile::lock(file).map_err(|error| match error.kind() {
             std::io::ErrorKind::WouldBlock => format!(
                 "{}: another strandline is at work on this lab; wait for it, or give this one another --dir",
@@ -153,25 +142,25 @@ impl Journal {
         match LabFile::read(&folder)? {
             Some(lab) => {
                 // A journal without runs holds nothing to lose.
-                let journal_bytes = file.0.metadata().map_err(|error| path_error(&path, &error))?.len();
+                let journal_bytes = file.0.metadata().at(&path)?.len();
                 if lab.key != key && !options.is_fresh && journal_bytes > 0 {
                     return Err(lab.refuse_takeover(&folder));
                 }
                 if lab.key != key {
-                    file.0.set_len(0).map_err(|error| path_error(&path, &error))?;
+                    file.0.set_len(0).at(&path)?;
                     write_lab(&folder, verb, &key)?;
                 }
             }
             None => write_lab(&folder, verb, &key)?,
         }
         if options.is_fresh {
-            file.0.set_len(0).map_err(|error| path_error(&path, &error))?;
+            file.0.set_len(0).at(&path)?;
             // What cannot be removed is not read: outcomes name the files of their own run, and the
             // files of rounds their lab.
             drop(std::fs::remove_dir_all(folder.join("cells")));
             drop(std::fs::remove_dir_all(folder.join(REMOTE_FOLDER).join("rounds")));
         }
-        let outcomes = resume(&mut file.0).map_err(|error| path_error(&path, &error))?;
+        let outcomes = resume(&mut file.0).at(&path)?;
         Ok(Self { folder, is_user_folder, file, resumed_runs: outcomes.len(), outcomes, key })
     }
 
@@ -205,9 +194,9 @@ impl Journal {
         self.outcomes.values().filter_map(|outcome| outcome.node.as_ref())
     }
 
-    /// Number of runs with processes that could not be ended.
-    pub fn unended_runs(&self) -> usize {
-        self.outcomes.values().filter(|outcome| outcome.unended_processes > 0).count()
+    /// Number of runs whose outcome has a property.
+    pub fn count_runs(&self, has_property: impl Fn(&Outcome) -> bool) -> usize {
+        self.outcomes.values().filter(|outcome| has_property(outcome)).count()
     }
 
     /// The outcome of a run, if it was done.
@@ -216,15 +205,9 @@ impl Journal {
     }
 
     /// Appends the outcome of a run to the journal.
-    ///
-    /// # Errors
-    /// One line with the path of the journal, if it cannot be written.
     pub fn keep(&mut self, subject: &str, round: u32, outcome: &Outcome) -> Result<(), String> {
         let line = Line { subject: subject.to_owned(), round, outcome: outcome.clone() };
-        let mut text = serde_json::to_vec(&line).map_err(|error| error.to_string())?;
-        text.push(b'\n');
-        let written = self.file.0.write_all(&text);
-        written.map_err(|error| path_error(&self.folder.join(JOURNAL_FILE), &error))?;
+        write_line(&mut self.file.0, &line).at(&self.folder.join(JOURNAL_FILE))?;
         self.outcomes.insert(RunKey { subject: line.subject, round }, line.outcome);
         Ok(())
     }
@@ -307,7 +290,7 @@ fn has_files(folder: &Path) -> std::io::Result<bool> {
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name();
-        let is_new = name.to_string_lossy().starts_with(NEW_LAB_PREFIX);
+        let is_new = name.to_string_lossy().starts_with(atomic_file::TEMPORARY_PREFIX);
         if name != STAGED_FOLDER && !is_new && (name != JOURNAL_FILE || entry.metadata()?.len() > 0) {
             return Ok(true);
         }
@@ -315,20 +298,12 @@ fn has_files(folder: &Path) -> std::io::Result<bool> {
     Ok(false)
 }
 
-/// Writes `lab.json` atomically and durably: after a crash of the machine it is complete or
-/// missing.
 fn write_lab(folder: &Path, verb: &str, key: &str) -> Result<(), String> {
-    let write = || -> std::io::Result<()> {
-        let mut temporary = tempfile::Builder::new().prefix(NEW_LAB_PREFIX).tempfile_in(folder)?;
-        serde_json::to_writer_pretty(&mut temporary, &LabFile { lab: verb.to_owned(), key: key.to_owned() })?;
-        temporary.as_file().sync_all()?;
-        temporary.persist(folder.join(LAB_FILE)).map_err(|error| error.error)?;
-        File::open(folder)?.sync_all()
-    };
-    write().map_err(|error| path_error(&folder.join(LAB_FILE), &error))
+    let lab = LabFile { lab: verb.to_owned(), key: key.to_owned() };
+    let text = serde_json::to_vec_pretty(&lab).map_err(|error| error.to_string())?;
+    atomic_file::write(&folder.join(LAB_FILE), &text)
 }
 
-/// Hash that identifies a lab.
 fn lab_key(verb: &str, description: &impl Serialize) -> Result<String, String> {
     let text = serde_json::to_vec(&(verb, env!("CARGO_PKG_VERSION"), description));
     Ok(hex(&Sha256::digest(text.map_err(|error| error.to_string())?)))
@@ -371,7 +346,6 @@ impl LockedFile {
 
 /// The runs in the valid lines of a journal, up to the first line that is damaged or cut off: runs
 /// after it are made again.
-#[derive(Default)]
 struct FinishedRuns {
     outcomes: BTreeMap<RunKey, Outcome>,
     /// Size of these lines.
@@ -380,20 +354,12 @@ struct FinishedRuns {
 
 impl FinishedRuns {
     fn read(file: &File) -> std::io::Result<Self> {
-        let mut runs = Self::default();
-        let mut reader = BufReader::new(file);
-        let mut line = Vec::new();
-        loop {
-            line.clear();
-            let mut bounded = std::io::Read::take(&mut reader, MAX_LINE_BYTES as u64);
-            let line_bytes = bounded.read_until(b'\n', &mut line)?;
-            if line.last() != Some(&b'\n') {
-                return Ok(runs);
-            }
-            let Ok(Line { subject, round, outcome }) = serde_json::from_slice(&line) else { return Ok(runs) };
-            runs.bytes += line_bytes as u64;
-            runs.outcomes.insert(RunKey { subject, round }, outcome);
+        let mut outcomes = BTreeMap::new();
+        let mut lines = JsonLines::of(file);
+        while let Some(Line { subject, round, outcome }) = lines.next()? {
+            outcomes.insert(RunKey { subject, round }, outcome);
         }
+        Ok(Self { outcomes, bytes: lines.valid_bytes })
     }
 }
 
@@ -454,6 +420,8 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::super::cell::End;
     use super::*;
 

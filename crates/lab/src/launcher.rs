@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
@@ -28,14 +28,13 @@ use strandline_sys::spawn::{Gate, Resource, ResourceLimit, Rlimit, Setup, spawn}
 use super::cell::{Figures, Subject};
 use super::counters::{self, Counters};
 use super::figures::US_PER_SECOND;
+use super::json_lines::write_line;
 use super::path_error::path_error;
-use super::protocol::{Ended, Event, LineBuffer, Request, Start, encode_line};
+use super::protocol::{Ended, Event, LineBuffer, Request, Start};
 use super::sweep::{GRACE, SweepResult, sweep};
 
 /// How long a new process waits for its counters before it execs anyway.
 const GATE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Size of one read from strandline.
-const READ_BYTES: usize = 16 << 10;
 
 #[derive(Debug)]
 struct RunningJob {
@@ -76,7 +75,6 @@ struct Launcher {
     child_signals: SignalFd,
     /// Signal mask that jobs start with.
     signal_mask: u64,
-    /// Whether jobs have counters.
     has_counters: bool,
     /// Running jobs by the process id of their first process.
     jobs: BTreeMap<i32, RunningJob>,
@@ -127,7 +125,7 @@ pub fn serve(socket: UnixStream) -> io::Result<()> {
 
 impl Launcher {
     fn send_event(&mut self, event: &Event) -> io::Result<()> {
-        self.socket.write_all(&encode_line(event)?)
+        write_line(&mut self.socket, event)
     }
 
     fn run(&mut self) -> io::Result<()> {
@@ -167,14 +165,9 @@ impl Launcher {
 
     /// Handles requests; false if strandline closed the socket.
     fn handle_requests(&mut self) -> io::Result<bool> {
-        let mut bytes = [0; READ_BYTES];
-        let count = match self.socket.read(&mut bytes) {
-            Ok(0) => return Ok(false),
-            Ok(count) => count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(true),
-            Err(error) => return Err(error),
-        };
-        self.lines.push(bytes.get(..count).unwrap_or_default());
+        if !self.lines.read_from(&self.socket)? {
+            return Ok(false);
+        }
         while let Some(request) = self.lines.next()? {
             match request {
                 Request::Start(start) => self.start_job(&start)?,
@@ -234,15 +227,11 @@ impl Launcher {
     /// Reaps children; when no job runs any more, ends the processes that they left.
     fn reap_children(&mut self) -> io::Result<()> {
         // Without children, the sweep is skipped.
-        let mut has_children = true;
-        loop {
+        let has_children = loop {
             let child = match try_reap(-1) {
                 Ok(Some(child)) => child,
-                Ok(None) => break,
-                Err(_) => {
-                    has_children = false;
-                    break;
-                }
+                Ok(None) => break true,
+                Err(_) => break false,
             };
             let Some(mut job) = self.jobs.remove(&child.pid) else {
                 self.orphans = self.orphans.plus(child.usage);
@@ -255,7 +244,7 @@ impl Launcher {
             let grace = job.deadline.map(|at| at.saturating_duration_since(Instant::now()));
             let grace = grace.unwrap_or_default().max(GRACE);
             self.ended_jobs.push(EndedJob { ended, usage: child.usage, grace });
-        }
+        };
         if !self.jobs.is_empty() {
             // Leftover processes cannot be distinguished from those of running jobs; the last job
             // ends them.
@@ -300,7 +289,6 @@ struct LaunchError {
     is_command_fault: bool,
 }
 
-/// Starts the first process of a job.
 fn launch(start: &Start, signal_mask: u64, has_counters: bool) -> Result<LaunchedProcess, LaunchError> {
     let launcher_fault = |path: &Path, error: io::Error| LaunchError {
         why: path_error(path, &error),

@@ -4,7 +4,8 @@
 //! [`executor::Executor`] runs rounds of them in an order drawn from a seed; each run gives a
 //! [`cell::Outcome`], stored in a journal so that a killed lab can resume; [`statistics`] evaluates
 //! the figures, and [`pages`] presents them. This crate must not print, and must not read processes
-//! itself: the recorder does, and the lab reads its recordings.
+//! itself: the recorder does, and the lab reads its recordings. An error that is a `String` is one
+//! line, and names the path of a file or folder at fault.
 
 #![forbid(unsafe_code)]
 
@@ -20,6 +21,7 @@ pub mod figures;
 mod identity;
 pub mod interrupt;
 pub mod journal;
+mod json_lines;
 mod launcher;
 mod local;
 pub mod nodes;
@@ -37,11 +39,7 @@ mod tail;
 pub mod trial;
 pub mod user;
 
+pub use counters::unavailability as why_no_counters;
 pub use figures::is_in_path;
 pub use launcher::serve as serve_launcher;
 pub use remote::TaskCounts;
-
-/// Why instructions and cycles cannot be counted on this machine; `None` if they can.
-pub fn why_no_counters() -> Option<String> {
-    counters::unavailability()
-}

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
@@ -17,13 +17,14 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use strandline_sys::process::{become_subreaper, reap};
 use strandline_sys::spawn::{Setup, spawn};
 
-use super::cell::{Measure, Outcome, Subject};
+use super::cell::{End, Measure, Outcome, Subject};
 use super::executable::executable_path;
-use super::executor::{Executor, Job, OutputFiles, StopReason};
+use super::executor::{Executor, StopReason};
 use super::figures;
 use super::interrupt::Interrupt;
-use super::path_error::path_error;
-use super::protocol::{Event, LineBuffer, Request, Start, encode_line};
+use super::json_lines::write_line;
+use super::path_error::{AtPath, path_error};
+use super::protocol::{Event, LineBuffer, Request, Start};
 use super::sweep::{GRACE, own_children, sweep};
 use strandline_recorder::LimitedGroup;
 
@@ -33,14 +34,24 @@ pub const LAUNCHER_VERB: &str = "lab-launcher";
 const MAX_OUTPUT_BYTES: u64 = 16 << 20;
 /// Unit of the allocated size in `stat`, whatever the file system (stat(2), `st_blocks`).
 const STAT_BLOCK_BYTES: u64 = 512;
-/// Size of one read from the launcher.
-const READ_BYTES: usize = 16 << 10;
 /// A growing output file may occupy this much before its beginning is freed.
 const MAX_ALLOCATED_BYTES: u64 = 4 * MAX_OUTPUT_BYTES;
 /// Interval between checks of the file sizes.
 const TRIM_INTERVAL: Duration = Duration::from_millis(250);
 /// How long the kernel may take to release the processes of a control group.
 const GROUP_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time for a job to end after SIGTERM once it reached its timeout.
+const TIMEOUT_GRACE: Duration = Duration::from_secs(2);
+/// Time for the launcher to end the processes that a killed job left; on a busy machine they wait
+/// for a processor.
+const LAUNCHER_GRACE: Duration = Duration::from_secs(120);
+
+pub type Job = u64;
+
+pub struct OutputFiles {
+    pub stdout: PathBuf,
+    pub stderr: PathBuf,
+}
 
 /// Runs jobs on this machine.
 #[derive(Debug)]
@@ -56,7 +67,6 @@ pub struct LocalExecutor {
     folder: PathBuf,
     /// For each of these folders, whether a job uses it.
     slots: Vec<bool>,
-    /// The job that was started last.
     last_job: Job,
     jobs: BTreeMap<Job, LocalJob>,
     /// Why the launcher does not count instructions and cycles; `None` if it does.
@@ -94,9 +104,9 @@ impl LocalExecutor {
     ///
     /// # Errors
     /// One line: the folder cannot be made, or the launcher does not start.
-    pub fn start(folder: &Path, interrupt: &Arc<Interrupt>) -> Result<Self, String> {
+    pub fn new(folder: &Path, interrupt: &Arc<Interrupt>) -> Result<Self, String> {
         let start_failure = |error: io::Error| format!("the launcher of commands cannot be started: {error}");
-        std::fs::create_dir_all(folder).map_err(|error| path_error(folder, &error))?;
+        std::fs::create_dir_all(folder).at(folder)?;
         let spared = own_children();
         // If the launcher is killed, this process must end the jobs.
         become_subreaper().map_err(start_failure)?;
@@ -108,7 +118,7 @@ impl LocalExecutor {
         // still ends the jobs.
         let setup = Setup {
             inherited_descriptor: Some(launcher_socket),
-            signal_mask: interrupt.mask_before(),
+            signal_mask: interrupt.mask_before,
             starts_session: true,
             ..Setup::default()
         };
@@ -168,14 +178,9 @@ impl LocalExecutor {
     }
 
     fn read_events(&mut self) -> Result<(), StopReason> {
-        let mut bytes = [0; READ_BYTES];
-        match self.socket.read(&mut bytes) {
-            Ok(0) => Err(self.handle_launcher_loss()),
-            Ok(count) => {
-                self.lines.push(bytes.get(..count).unwrap_or_default());
-                Ok(())
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+        match self.lines.read_from(&self.socket) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(self.handle_launcher_loss()),
             Err(error) => Err(self.launcher_failure(&error)),
         }
     }
@@ -197,8 +202,7 @@ impl LocalExecutor {
     }
 
     fn send_request(&mut self, request: &Request) -> Result<(), StopReason> {
-        let sent = encode_line(request).and_then(|line| self.socket.write_all(&line));
-        sent.map_err(|error| match error.kind() {
+        write_line(&mut self.socket, request).map_err(|error| match error.kind() {
             io::ErrorKind::BrokenPipe => self.handle_launcher_loss(),
             _ => self.launcher_failure(&error),
         })
@@ -240,9 +244,8 @@ impl LocalExecutor {
         match self.slots.get_mut(slot) {
             Some(is_taken) => *is_taken = true,
             None => {
-                let folder = self.folder.join(slot.to_string());
-                std::fs::create_dir_all(&folder)
-                    .map_err(|error| StopReason::Failed(path_error(&folder, &error)))?;
+                let folder = self.slot_folder(slot);
+                std::fs::create_dir_all(&folder).at(&folder)?;
                 self.slots.push(true);
             }
         }
@@ -269,7 +272,7 @@ impl LocalExecutor {
             .map_err(|refusal| StopReason::Failed(refusal.to_string()))?;
         self.last_job += 1;
         let job = self.last_job;
-        let command = figures::command(subject, &slot_folder).map_err(StopReason::Failed)?;
+        let command = figures::command(subject, &slot_folder)?;
         let (directory, stdin) = (subject.directory.clone(), subject.stdin.clone());
         // The recorder sets the variables and limits: they are not for itself.
         let settings = if is_recorded { Subject::default() } else { subject.clone() };
@@ -299,7 +302,7 @@ impl LocalExecutor {
         let kills = local_job.group.as_ref().and_then(LimitedGroup::out_of_memory_kills);
         let swap_problem = local_job.group.as_ref().and_then(|group| group.swap_problem.clone());
         if let Some(group) = local_job.group {
-            remove_group(&group).map_err(StopReason::Failed)?;
+            remove_group(&group)?;
         }
         if let Some(is_taken) = self.slots.get_mut(local_job.slot) {
             *is_taken = false;
@@ -325,19 +328,17 @@ impl LocalExecutor {
         };
         Ok(outcome)
     }
-}
 
-impl Executor for LocalExecutor {
-    fn start(&mut self, subject: &Subject, folder: &Path) -> Result<Job, StopReason> {
+    /// Starts a job whose process id will be asked for. Its output is stored below `folder`, which
+    /// is created if there is any. A command that cannot be run is not an error:
+    /// [`LocalExecutor::wait`] reports it.
+    pub fn start(&mut self, subject: &Subject, folder: &Path) -> Result<Job, StopReason> {
         self.start_job(subject, folder, StartEvent::Requested)
     }
 
-    fn run(&mut self, subject: &Subject, folder: &Path) -> Result<Outcome, StopReason> {
-        let job = self.start_job(subject, folder, StartEvent::Omitted)?;
-        self.finish_in_time(job, subject)
-    }
-
-    fn wait(&mut self, job: Job, timeout: Option<Duration>) -> Result<Option<Outcome>, StopReason> {
+    /// Waits for a job to end, at most `timeout`; `None` if it still runs. Each end is reported
+    /// once.
+    pub fn wait(&mut self, job: Job, timeout: Option<Duration>) -> Result<Option<Outcome>, StopReason> {
         let deadline = timeout.map(|pause| Instant::now() + pause);
         loop {
             let ended = self.jobs.get_mut(&job).and_then(|local_job| local_job.ended.take());
@@ -357,7 +358,8 @@ impl Executor for LocalExecutor {
         }
     }
 
-    fn stop(&mut self, job: Job, grace: Duration) -> Result<(), StopReason> {
+    /// Sends SIGTERM to the processes of a job, and kills all of them after `grace`.
+    pub fn stop(&mut self, job: Job, grace: Duration) -> Result<(), StopReason> {
         // A recorder forwards the signal to the recorded command.
         let is_recorded =
             |local_job: &LocalJob| matches!(local_job.subject.measure, Measure::Recording { .. });
@@ -366,7 +368,8 @@ impl Executor for LocalExecutor {
         self.send_request(&Request::Stop { job, grace_ms, is_whole_group })
     }
 
-    fn pid(&mut self, job: Job) -> Result<Option<i32>, StopReason> {
+    /// Process id of the first process of a job, once known; `None` if it did not start.
+    pub fn pid(&mut self, job: Job) -> Result<Option<i32>, StopReason> {
         while self
             .jobs
             .get(&job)
@@ -379,9 +382,29 @@ impl Executor for LocalExecutor {
         Ok(self.jobs.get(&job).and_then(|local_job| local_job.pid))
     }
 
-    fn output(&self, job: Job) -> Option<OutputFiles> {
+    /// The growing output files of a job; `None` after its end.
+    pub fn output(&self, job: Job) -> Option<OutputFiles> {
         let folder = self.slot_folder(self.jobs.get(&job)?.slot);
         Some(OutputFiles { stdout: folder.join("stdout"), stderr: folder.join("stderr") })
+    }
+}
+
+impl Executor for LocalExecutor {
+    fn run(&mut self, subject: &Subject, folder: &Path) -> Result<Outcome, StopReason> {
+        let job = self.start_job(subject, folder, StartEvent::Omitted)?;
+        if let Some(outcome) = self.wait(job, subject.timeout)? {
+            return Ok(outcome);
+        }
+        let stop_begin = Instant::now();
+        self.stop(job, TIMEOUT_GRACE)?;
+        match self.wait(job, Some(TIMEOUT_GRACE + LAUNCHER_GRACE))? {
+            Some(outcome) => Ok(Outcome { end: End::TimedOut, ..outcome }),
+            None => Err(StopReason::Failed(format!(
+                "{}: has not ended {} s after SIGTERM and SIGKILL: the kernel holds it, or no processor was free (see its state in ps)",
+                subject.name,
+                stop_begin.elapsed().as_secs()
+            ))),
+        }
     }
 
     fn no_counters_reason(&self) -> Option<String> {
@@ -426,13 +449,13 @@ fn keep_output(slot_folder: &Path, folder: &Path, name: &str) -> Result<Option<P
     if bytes == 0 {
         return Ok(None);
     }
-    std::fs::create_dir_all(folder).map_err(|error| path_error(folder, &error))?;
+    std::fs::create_dir_all(folder).at(folder)?;
     let moved = if name != figures::RECORDING && bytes > MAX_OUTPUT_BYTES {
         copy_tail(&from, &to, bytes).and_then(|()| std::fs::remove_file(&from))
     } else {
         std::fs::rename(&from, &to)
     };
-    moved.map(|()| Some(to.clone())).map_err(|error| path_error(&to, &error))
+    moved.map(|()| Some(to.clone())).at(&to)
 }
 
 fn copy_tail(from: &Path, to: &Path, bytes: u64) -> io::Result<()> {

@@ -7,3 +7,15 @@ use std::path::Path;
 pub fn path_error(path: &Path, error: &dyn Display) -> String {
     format!("{}: {error}", path.display())
 }
+
+/// Errors about the file or folder `path`.
+pub trait AtPath<T> {
+    /// The same result, with an error in the form of [`path_error`].
+    fn at(self, path: &Path) -> Result<T, String>;
+}
+
+impl<T, E: Display> AtPath<T> for Result<T, E> {
+    fn at(self, path: &Path) -> Result<T, String> {
+        self.map_err(|error| path_error(path, &error))
+    }
+}

@@ -1,23 +1,24 @@
 //! Protocol between strandline and its launcher: lines of JSON over a socket.
 
-use std::io;
+use std::io::{self, Read};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use super::cell::{Figures, Subject};
 
+/// Size of one read.
+const READ_BYTES: usize = 16 << 10;
+
 /// A request to the launcher.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
-    /// Start a job.
     Start(Box<Start>),
     /// End a job: SIGTERM, then SIGKILL to all of it if its first process still runs after
     /// `grace_ms`.
     Stop {
         job: u64,
-        /// Time for it to end by itself.
         grace_ms: u64,
         /// Whether SIGTERM goes to its whole process group; otherwise to its first process only,
         /// which forwards it.
@@ -28,7 +29,6 @@ pub enum Request {
 /// A job to start.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Start {
-    /// Its identifier in events.
     pub job: u64,
     /// What is executed: its memory limit, timeout and measure are not the launcher's.
     pub subject: Subject,
@@ -52,15 +52,9 @@ pub enum Event {
         no_counters_reason: Option<String>,
     },
     /// The first process of a job runs.
-    Started {
-        job: u64,
-        /// Its process id.
-        pid: i32,
-    },
-    /// A job could not be started.
+    Started { job: u64, pid: i32 },
     NotStarted {
         job: u64,
-        /// Why, in one line.
         why: String,
         /// Whether the command is at fault (missing, not executable), rather than the launcher.
         is_command_fault: bool,
@@ -69,14 +63,11 @@ pub enum Event {
     Ended(Box<Ended>),
 }
 
-/// The end of a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ended {
-    /// Its identifier.
     pub job: u64,
     /// Status as reported by `wait`.
     pub status: i32,
-    /// What was measured.
     pub figures: Figures,
     /// Processes that it left running and that were ended.
     pub leftover_processes: u32,
@@ -92,15 +83,22 @@ pub struct LineBuffer {
 }
 
 impl LineBuffer {
-    /// Appends bytes that were read.
-    pub fn push(&mut self, bytes: &[u8]) {
-        self.unread.extend_from_slice(bytes);
+    /// Reads what has arrived at `source`; false if it was closed. A read that a signal interrupts
+    /// adds nothing.
+    pub fn read_from(&mut self, mut source: impl Read) -> io::Result<bool> {
+        let mut bytes = [0; READ_BYTES];
+        match source.read(&mut bytes) {
+            Ok(0) => Ok(false),
+            Ok(count) => {
+                self.unread.extend_from_slice(bytes.get(..count).unwrap_or_default());
+                Ok(true)
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(true),
+            Err(error) => Err(error),
+        }
     }
 
     /// The message of the next complete line; `None` if it has not arrived yet.
-    ///
-    /// # Errors
-    /// The line is no such message.
     pub fn next<T: for<'a> Deserialize<'a>>(&mut self) -> io::Result<Option<T>> {
         let Some(end) = memchr::memchr(b'\n', &self.unread) else { return Ok(None) };
         let message = serde_json::from_slice(self.unread.get(..end).unwrap_or_default());
@@ -109,32 +107,29 @@ impl LineBuffer {
     }
 }
 
-/// Encodes a message as a line.
-pub fn encode_line<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
-    let mut line = serde_json::to_vec(message).map_err(io::Error::other)?;
-    line.push(b'\n');
-    Ok(line)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::json_lines::write_line;
 
     #[test]
     fn split_messages_are_reassembled() {
         let stop = Request::Stop { job: 7, grace_ms: 100, is_whole_group: true };
-        let text = [encode_line(&stop).unwrap(), encode_line(&stop).unwrap()].concat();
+        let mut text = Vec::new();
+        write_line(&mut text, &stop).unwrap();
+        write_line(&mut text, &stop).unwrap();
         let mut lines = LineBuffer::default();
         let mut request_count = 0;
         for byte in text {
-            lines.push(&[byte]);
+            assert!(lines.read_from(&[byte][..]).unwrap());
             while let Some(request) = lines.next::<Request>().unwrap() {
                 assert_eq!(request, stop);
                 request_count += 1;
             }
         }
         assert_eq!(request_count, 2);
-        lines.push(b"{}\n");
+        assert!(!lines.read_from(&[][..]).unwrap());
+        assert!(lines.read_from(&b"{}\n"[..]).unwrap());
         assert!(lines.next::<Request>().is_err());
     }
 }

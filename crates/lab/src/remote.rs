@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 use super::cell::{Outcome, Subject, SubjectRun};
 use super::executor::StopReason;
 
-/// A round to run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Round {
     /// Its number, from 0, warm-ups first.
@@ -31,25 +30,18 @@ pub struct TaskCounts {
 /// An event of the requested rounds.
 #[derive(Clone, Debug)]
 pub enum RemoteEvent {
-    /// Current state.
     Status {
-        /// Rounds under way.
         tasks: TaskCounts,
         /// Number of runs that ended in rounds that are not finished.
         ended_runs: usize,
     },
-    /// A round is finished.
     Finished {
-        /// Its number.
         round: u32,
-        /// All its runs.
         runs: Vec<SubjectRun>,
     },
     /// A round was lost and is not retried.
     Lost {
-        /// Its number.
         round: u32,
-        /// Why, in one line.
         why: String,
     },
 }
@@ -70,9 +62,6 @@ pub trait RemoteExecutor {
 
     /// Runs a whole command as one round: for a lab whose every step depends on the previous one.
     /// `report` is called while it waits and runs.
-    ///
-    /// # Errors
-    /// [`StopReason`]: a signal, or that the round was lost.
     fn run_as_round(
         &mut self,
         subject: &Subject,

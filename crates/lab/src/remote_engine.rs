@@ -12,9 +12,6 @@ use super::remote::{RemoteEvent, RemoteExecutor, Round, TaskCounts};
 const MAX_LOST_ROUNDS: u32 = 5;
 
 /// Runs the rounds of `lab` on `remote`.
-///
-/// # Errors
-/// [`StopReason`]; the finished rounds are in the journal.
 pub fn run(lab: &mut Lab<'_>, remote: &mut dyn RemoteExecutor) -> Result<(), StopReason> {
     let mut engine = RemoteLab {
         lab,
@@ -41,11 +38,8 @@ struct RemoteLab<'a, 'l> {
     requested_rounds: u32,
     /// Finished and lost rounds that are not judged yet; a lost one has no runs.
     finished: BTreeMap<u32, Vec<SubjectRun>>,
-    /// Number of lost rounds.
     lost_rounds: u32,
-    /// Whether any round gave a result.
     has_results: bool,
-    /// Reason of the first loss.
     first_loss: Option<String>,
 }
 
@@ -113,7 +107,7 @@ impl RemoteLab<'_, '_> {
             RemoteEvent::Finished { round, runs } => {
                 for SubjectRun { subject, outcome } in &runs {
                     let Some(subject) = self.lab.plan.subjects.get(*subject) else { continue };
-                    self.lab.journal.keep(&subject.name, round, outcome).map_err(StopReason::Failed)?;
+                    self.lab.journal.keep(&subject.name, round, outcome)?;
                     self.lab.new_runs += 1;
                 }
                 self.report(&runs);
@@ -142,7 +136,7 @@ impl RemoteLab<'_, '_> {
         self.lab.progress.tasks = Some(tasks);
         let finished_runs =
             self.lab.progress.finished_runs.saturating_add(ended_runs).min(self.lab.progress.max_runs);
-        self.lab.judge.progress(&Progress { finished_runs, ..self.lab.progress });
+        (self.lab.show_progress)(&Progress { finished_runs, ..self.lab.progress });
     }
 
     fn all_rounds_lost(&self) -> StopReason {

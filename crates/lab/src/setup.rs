@@ -16,13 +16,15 @@ use super::interrupt::Interrupt;
 use super::journal::{Journal, JournalOptions, REMOTE_FOLDER, STAGED_FOLDER};
 use super::local::LocalExecutor;
 use super::nodes::{self, NodeKind, kinds};
-use super::path_error::path_error;
+use super::path_error::AtPath;
 use super::slurm::{self, Slurm};
 use super::trial::server::{ServerExecutor, Service};
 use super::user::User;
 
 /// Labs with more runs need a confirmation.
 pub const MAX_UNCONFIRMED_RUNS: u64 = 10_000;
+/// Code of the caveat on runs that left processes behind.
+pub const LEFT_BEHIND: &str = "left_behind";
 
 /// Where a lab works, and on how many executors.
 #[derive(Clone)]
@@ -35,6 +37,8 @@ pub struct LabOptions {
     pub jobs: u32,
     /// The cluster that runs the rounds; `None` for this machine.
     pub cluster: Option<slurm::Options>,
+    /// How to run the subjects if they are servers.
+    pub service: Option<Service>,
     /// Who is shown messages.
     pub user: Arc<dyn User>,
 }
@@ -53,13 +57,10 @@ pub struct LabContent<'a, T> {
 impl LabOptions {
     /// Copies strandline to the lab's folder, which all nodes of the cluster see. Does nothing for
     /// a lab on this machine, or if that was done before.
-    ///
-    /// # Errors
-    /// One line with the path that cannot be read or written.
     pub fn stage(&self) -> Result<(), String> {
         match (&self.cluster, &self.folder) {
             (Some(_), Some(folder)) if executable::staged_folder().is_none() => {
-                let folder = std::path::absolute(folder).map_err(|error| path_error(folder, &error))?;
+                let folder = std::path::absolute(folder).at(folder)?;
                 executable::stage(&folder.join(STAGED_FOLDER))
             }
             _ => Ok(()),
@@ -103,15 +104,16 @@ impl LabOptions {
 
     fn slurm(
         &self,
-        options: &slurm::Options,
+        cluster: &slurm::Options,
         journal: &Journal,
         interrupt: &Arc<Interrupt>,
     ) -> Result<Slurm, String> {
         self.stage()?;
         let program = executable::staged_program().ok_or("--on slurm needs --dir")?;
-        let local = LocalExecutor::start(&journal.work_folder(0), interrupt)?;
+        let local = LocalExecutor::new(&journal.work_folder(0), interrupt)?;
         let lab = slurm::LabFolder { root: journal.folder(), key: journal.key(), is_fresh: self.is_fresh };
-        Slurm::open(lab, program, options.clone(), Arc::clone(&self.user), local, Arc::clone(interrupt))
+        let options = slurm::Options { service: self.service.clone(), ..cluster.clone() };
+        Slurm::open(lab, program, options, Arc::clone(&self.user), local, Arc::clone(interrupt))
     }
 }
 
@@ -153,29 +155,16 @@ impl LabSetup {
     /// # Errors
     /// One line: the folder is in use or is not writable, or no launcher or cluster is available.
     pub fn open(content: LabContent<'_, impl Serialize>, options: &LabOptions) -> Result<Self, String> {
-        Self::open_serving(content, options, None)
-    }
-
-    /// The same for servers.
-    ///
-    /// # Errors
-    /// As [`LabSetup::open`].
-    pub fn open_serving(
-        content: LabContent<'_, impl Serialize>,
-        options: &LabOptions,
-        service: Option<&Service>,
-    ) -> Result<Self, String> {
         let interrupt = Arc::new(Interrupt::new()?);
         let journal = Journal::open(content.verb, &options.identity(content), &options.journal())?;
         let mut executors: Vec<Box<dyn Executor>> = Vec::new();
         if let Some(cluster) = &options.cluster {
-            let cluster = slurm::Options { service: service.cloned(), ..cluster.clone() };
-            executors.push(Box::new(options.slurm(&cluster, &journal, &interrupt)?));
+            executors.push(Box::new(options.slurm(cluster, &journal, &interrupt)?));
         } else {
             for number in 0..options.jobs as usize {
-                let local = LocalExecutor::start(&journal.work_folder(number), &interrupt)?;
-                executors.push(match service {
-                    Some(service) => Box::new(ServerExecutor::new(Box::new(local), service.clone())),
+                let local = LocalExecutor::new(&journal.work_folder(number), &interrupt)?;
+                executors.push(match &options.service {
+                    Some(service) => Box::new(ServerExecutor::new(local, service.clone())),
                     None => Box::new(local),
                 });
             }
@@ -189,9 +178,6 @@ impl LabSetup {
 
     /// Time that a run of `subject` takes on this machine: it is run once. `None` if the lab runs
     /// on other machines, or if the command cannot be started.
-    ///
-    /// # Errors
-    /// [`StopReason`] if the run cannot be made.
     pub fn time_one_run(&mut self, subject: &Subject) -> Result<Option<Duration>, StopReason> {
         let Some(executor) = self.executors.first_mut() else { return Ok(None) };
         if executor.remote().is_some() {
@@ -207,13 +193,21 @@ impl LabSetup {
         kinds(self.journal.nodes(), &self.journal.folder().join(REMOTE_FOLDER))
     }
 
-    /// Caveats on the machines that ran it, and on processes that still disturb them.
+    /// Caveats on processes that runs left behind, on the machines that ran it, and on processes
+    /// that still disturb them.
     pub fn caveats(&self) -> Vec<LabCaveat> {
-        let executor_caveats = self.executors.iter().flat_map(|executor| executor.caveats());
-        let mut caveats: Vec<LabCaveat> =
-            nodes::caveats(&self.nodes()).into_iter().chain(executor_caveats).collect();
-        if self.journal.unended_runs() > 0 {
-            let runs = counted(self.journal.unended_runs() as u64, "run");
+        let mut caveats = Vec::new();
+        let left_behind = self.journal.count_runs(|outcome| outcome.leftover_processes > 0);
+        if left_behind > 0 {
+            let runs = counted(left_behind as u64, "run");
+            let text = format!("{runs} left processes behind, which were ended");
+            caveats.push(LabCaveat::new(LEFT_BEHIND, text));
+        }
+        caveats.extend(nodes::caveats(&self.nodes()));
+        caveats.extend(self.executors.iter().flat_map(|executor| executor.caveats()));
+        let unended = self.journal.count_runs(|outcome| outcome.unended_processes > 0);
+        if unended > 0 {
+            let runs = counted(unended as u64, "run");
             let text = format!(
                 "after {runs} the kernel held processes that SIGKILL did not end: they may disturb later runs"
             );

@@ -289,14 +289,12 @@ impl Scale {
     }
 }
 
-/// Bounds of an interval.
 #[derive(Clone, Copy)]
 struct Interval {
     low: f64,
     high: f64,
 }
 
-/// Indices of the samples of each block.
 fn indices_by_block(samples: &[BlockSample]) -> Vec<Vec<usize>> {
     let mut members: std::collections::BTreeMap<u32, Vec<usize>> = std::collections::BTreeMap::new();
     for (index, sample) in samples.iter().enumerate() {

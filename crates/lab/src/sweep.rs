@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use strandline_process::procfs::Process;
+use strandline_process::procfs::{Process, all_pids};
 use strandline_sys::process::{Usage, try_reap};
 use strandline_sys::signal;
 
@@ -99,8 +99,7 @@ pub fn own_children() -> Vec<i32> {
 
 fn children_by_parent_pid(parent: i32) -> Vec<i32> {
     // Without /proc no child is known by its parent; those of running jobs still end with them.
-    let Ok(folder) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let pids = folder.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let Ok(pids) = all_pids() else { return Vec::new() };
     let stat = |pid| Process::open(pid).and_then(|process| process.stat());
     pids.filter(|&pid| stat(pid).is_ok_and(|stat| stat.parent == Some(parent))).collect()
 }

@@ -5,7 +5,6 @@ use super::matrix::{Matrix, OmittedCell};
 use super::needs::CheckedCells;
 use super::run::{CACHEGRIND_ROUNDS, CellFailures, Failures, StudyJudge};
 use strandline_lab::cell::{self, LabCaveat, Measure};
-use strandline_lab::pages::compare::leftovers_caveat;
 use strandline_lab::setup::LabSetup;
 use strandline_report::text::counted;
 
@@ -17,7 +16,7 @@ pub fn caveats(
     matrix: &Matrix,
     cells: &CheckedCells,
     subjects: &[cell::Subject],
-    judge: &StudyJudge<'_>,
+    judge: &StudyJudge,
     jobs: u32,
     lab: &LabSetup,
 ) -> Vec<LabCaveat> {
@@ -59,8 +58,8 @@ fn counter_caveats(matrix: &Matrix, no_counters_reason: Option<String>) -> Vec<L
     caveats
 }
 
-/// Caveats on cells that were not run, on failed runs, and on processes left behind.
-fn run_caveats(cells: &CheckedCells, subjects: &[cell::Subject], judge: &StudyJudge<'_>) -> Vec<LabCaveat> {
+/// Caveats on cells that were not run, and on failed runs.
+fn run_caveats(cells: &CheckedCells, subjects: &[cell::Subject], judge: &StudyJudge) -> Vec<LabCaveat> {
     let mut caveats = Vec::new();
     let mut reasons: Vec<(&String, usize)> = Vec::new();
     for OmittedCell { why, .. } in &cells.unrunnable {
@@ -92,7 +91,6 @@ fn run_caveats(cells: &CheckedCells, subjects: &[cell::Subject], judge: &StudyJu
         );
         caveats.push(LabCaveat { code: "swap_not_limited", text });
     }
-    caveats.extend(leftovers_caveat(judge.runs_with_leftovers));
     caveats
 }
 

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::claim::{Verdict, judge};
 use super::data::{Data, MeasuredData};
@@ -10,7 +9,7 @@ use super::file::Study;
 use super::matrix::{Form, Matrix};
 use super::needs::{CheckedCells, ProbePhase, run_probes};
 use strandline_lab::cell::{End, Outcome, Subject};
-use strandline_lab::executor::{Executor, Job, OutputFiles, StopReason};
+use strandline_lab::executor::{Executor, StopReason};
 
 fn study(text: &str) -> Result<Arc<Study>, String> {
     let text = format!("title = 't'\n{text}");
@@ -104,25 +103,9 @@ struct RecordingExecutor {
 }
 
 impl Executor for RecordingExecutor {
-    fn start(&mut self, subject: &Subject, _: &Path) -> Result<Job, StopReason> {
+    fn run(&mut self, subject: &Subject, _: &Path) -> Result<Outcome, StopReason> {
         self.started.push(subject.clone());
-        Ok(0)
-    }
-
-    fn wait(&mut self, _: Job, _: Option<Duration>) -> Result<Option<Outcome>, StopReason> {
-        Ok(Some(Outcome { end: End::Exited(0), ..Outcome::not_started(String::new()) }))
-    }
-
-    fn stop(&mut self, _: Job, _: Duration) -> Result<(), StopReason> {
-        Ok(())
-    }
-
-    fn pid(&mut self, _: Job) -> Result<Option<i32>, StopReason> {
-        Ok(None)
-    }
-
-    fn output(&self, _: Job) -> Option<OutputFiles> {
-        None
+        Ok(Outcome { end: End::Exited(0), ..Outcome::not_started(String::new()) })
     }
 
     fn no_counters_reason(&self) -> Option<String> {

@@ -14,7 +14,7 @@ use super::pages::study::StudyInput;
 use super::run::{self, CACHEGRIND_ROUNDS, PlanRuns, StudyJudge};
 use strandline_lab::cell::{LabCaveat, Subject};
 use strandline_lab::compare::cachegrind_subjects;
-use strandline_lab::engine::{self, Plan, Results};
+use strandline_lab::engine::{self, Plan, Progress, Results};
 use strandline_lab::executor::{NoResult, StopReason};
 use strandline_lab::setup::LabSetup;
 use strandline_lab::user::ProgressDisplay;
@@ -86,17 +86,11 @@ fn measure(
     progress: &dyn ProgressDisplay,
 ) -> Result<Measured, StopReason> {
     let subject = |key| cell::subject_of_cell(matrix, key, build_root, options.timeout);
-    let subjects: Result<Vec<Subject>, String> = cells.runnable.iter().map(subject).collect();
-    let subjects = subjects.map_err(StopReason::Failed)?;
+    let subjects = cells.runnable.iter().map(subject).collect::<Result<Vec<Subject>, String>>()?;
     let may_fail = |key: &Key| matrix.subjects.get(key.subject).is_some_and(|subject| subject.may_fail);
-    let mut judge = StudyJudge {
-        may_fail: cells.runnable.iter().map(may_fail).collect(),
-        progress: &|runs| progress.update(runs),
-        failures: Default::default(),
-        cachegrind_failures: Default::default(),
-        runs_with_leftovers: 0,
-        swap_problem: None,
-    };
+    let mut judge =
+        StudyJudge { may_fail: cells.runnable.iter().map(may_fail).collect(), ..StudyJudge::default() };
+    let show_progress = |runs: &Progress| progress.update(runs);
     let plan = Plan {
         subjects,
         warm_up: matrix.study.settings.warm_up,
@@ -104,8 +98,8 @@ fn measure(
         max_rounds: matrix.max_repeats(),
         seed: matrix.study.settings.seed,
     };
-    let results = engine::run_plan(&plan, &mut lab.executors, &mut lab.journal, &mut judge)?;
-    let counts = run_cachegrind(matrix, cells, &plan, lab, &mut judge)?;
+    let results = engine::run_plan(&plan, &mut lab.executors, &mut lab.journal, &mut judge, &show_progress)?;
+    let counts = run_cachegrind(matrix, cells, &plan, lab, &mut judge, &show_progress)?;
     let counted =
         counts.as_ref().map(|counts| PlanRuns { results: counts, failures: &judge.cachegrind_failures });
     let timed = PlanRuns { results: &results, failures: &judge.failures };
@@ -121,7 +115,8 @@ fn run_cachegrind(
     cells: &CheckedCells,
     timed: &Plan,
     lab: &mut LabSetup,
-    judge: &mut StudyJudge<'_>,
+    judge: &mut StudyJudge,
+    show_progress: &(dyn Fn(&Progress) + Sync),
 ) -> Result<Option<Results>, StopReason> {
     let is_counted: Vec<bool> = cells.runnable.iter().map(|key| run::uses_cachegrind(matrix, key)).collect();
     if !is_counted.contains(&true) {
@@ -135,7 +130,7 @@ fn run_cachegrind(
     let plan = Plan { subjects, warm_up: 0, min_rounds: rounds, max_rounds: rounds, seed: timed.seed };
     // A cell that failed before is retried here; a failure here does not count for its timed runs.
     let timed_failures = std::mem::take(&mut judge.failures);
-    let counts = engine::run_plan(&plan, &mut lab.executors, &mut lab.journal, judge)?;
+    let counts = engine::run_plan(&plan, &mut lab.executors, &mut lab.journal, judge, show_progress)?;
     judge.cachegrind_failures = std::mem::replace(&mut judge.failures, timed_failures);
     Ok(Some(counts))
 }

@@ -137,10 +137,9 @@ pub fn run_probes(
     // How each probe that ran failed; `None` if it succeeded.
     let mut results: BTreeMap<ProbeCommand, Option<String>> = BTreeMap::new();
     for key in std::mem::take(&mut cells.runnable) {
-        let build = build_folder(matrix, &key, root).map_err(StopReason::Failed)?;
-        let values = all_placeholder_values(matrix, &key, &build).map_err(StopReason::Failed)?;
-        let cell_environment =
-            subject_of_cell(matrix, &key, root, None).map_err(StopReason::Failed)?.environment;
+        let build = build_folder(matrix, &key, root)?;
+        let values = all_placeholder_values(matrix, &key, &build)?;
+        let cell_environment = subject_of_cell(matrix, &key, root, None)?.environment;
         let mut missing = Vec::new();
         for need in needs_of_cell(matrix, &key) {
             let due_command = need.probe_command().filter(|command| is_due(command, phase));

@@ -14,7 +14,7 @@ use super::matrix::{Key, Matrix, OmittedCell};
 use super::needs::{CheckedCells, ProbePhase, run_probes};
 use strandline_inspect::readers::ALLOCATORS;
 use strandline_lab::cell::{End, Outcome, Subject};
-use strandline_lab::engine::{AfterRun, Judge, Progress, Results};
+use strandline_lab::engine::{AfterRun, Judge, Results};
 use strandline_lab::executor::{Executor, StopReason};
 use strandline_lab::nodes::blocks;
 use strandline_lab::path_error::path_error;
@@ -52,7 +52,7 @@ pub fn prepare(
 ) -> Result<(), StopReason> {
     run_probes(matrix, cells, place.root, ProbePhase::Before, executor, say)?;
     let failed_builds = build_all(matrix, &cells.runnable, place, executor, say)?;
-    remove_failed(matrix, cells, place.root, &failed_builds).map_err(StopReason::Failed)?;
+    remove_failed(matrix, cells, place.root, &failed_builds)?;
     run_probes(matrix, cells, place.root, ProbePhase::After, executor, say)
 }
 
@@ -64,11 +64,11 @@ fn build_all(
     executor: &mut dyn Executor,
     say: &dyn Fn(&str),
 ) -> Result<FailedBuilds, StopReason> {
-    find::unpack_probes().map_err(StopReason::Failed)?;
+    find::unpack_probes()?;
     let mut failed_builds = FailedBuilds::new();
     let mut known_folders: BTreeSet<PathBuf> = BTreeSet::new();
     for key in cells {
-        let folder = build_folder(matrix, key, root).map_err(StopReason::Failed)?;
+        let folder = build_folder(matrix, key, root)?;
         if !known_folders.insert(folder.clone()) {
             continue;
         }
@@ -102,8 +102,8 @@ fn run_build(
     executor: &mut dyn Executor,
     say: &dyn Fn(&str),
 ) -> Result<Option<String>, StopReason> {
-    let commands = build_commands(matrix, key, folder).map_err(StopReason::Failed)?;
-    let variables = build_variables(matrix, key, folder).map_err(StopReason::Failed)?;
+    let commands = build_commands(matrix, key, folder)?;
+    let variables = build_variables(matrix, key, folder)?;
     for (number, words) in commands.into_iter().enumerate() {
         let command = shell_words::join(&words);
         say(&format!("building: {command}"));
@@ -154,21 +154,18 @@ pub struct CellFailures {
 pub type Failures = BTreeMap<usize, CellFailures>;
 
 /// Judge of the runs of a study: drops a cell that fails repeatedly, and continues with the others.
-pub struct StudyJudge<'a> {
+#[derive(Default)]
+pub struct StudyJudge {
     /// By index of the subject in the plan: whether failed runs count.
     pub may_fail: Vec<bool>,
-    pub progress: &'a (dyn Fn(&Progress) + Sync),
     pub failures: Failures,
     pub cachegrind_failures: Failures,
-    /// Runs that left processes behind.
-    pub runs_with_leftovers: u32,
     /// Why swap was not limited in a run with a memory limit; `None` if it was, or there was none.
     pub swap_problem: Option<String>,
 }
 
-impl Judge for StudyJudge<'_> {
+impl Judge for StudyJudge {
     fn run_ended(&mut self, subject: usize, _round: Option<u32>, outcome: &Outcome) -> AfterRun {
-        self.runs_with_leftovers += u32::from(outcome.leftover_processes > 0);
         if self.swap_problem.is_none() {
             self.swap_problem.clone_from(&outcome.swap_problem);
         }
@@ -179,10 +176,6 @@ impl Judge for StudyJudge<'_> {
         self.failures.insert(subject, CellFailures { count, last_outcome: outcome.clone() });
         let is_hopeless = matches!(outcome.end, End::NotStarted(_)) || count >= MAX_FAILURES;
         if is_hopeless { AfterRun::Drop } else { AfterRun::Continue }
-    }
-
-    fn progress(&mut self, progress: &Progress) {
-        (self.progress)(progress);
     }
 
     fn has_enough_rounds(&mut self, _results: &Results) -> bool {

@@ -49,13 +49,11 @@ pub struct CompareInput<'a> {
     pub cachegrind_rounds: u32,
     /// Subjects run by a shell.
     pub shell_subjects: &'a [String],
-    /// Runs that left processes behind.
-    pub runs_with_leftovers: u32,
     /// Failed runs by subject name.
     pub failures: Vec<(String, FailedRuns)>,
     /// Requested half width of the interval of wall time's ratio.
     pub max_half_width: Option<f64>,
-    /// Caveats on the machines that ran it, and on processes that did not end.
+    /// Those of [`LabSetup::caveats`](crate::setup::LabSetup::caveats).
     pub lab_caveats: Vec<LabCaveat>,
     /// Kinds of machines that ran it, if runs were made elsewhere.
     pub nodes: Vec<NodeKind>,
@@ -104,7 +102,6 @@ pub fn document(input: &CompareInput<'_>) -> Document {
     }
 }
 
-/// Key of a command in the document.
 fn key(number: usize) -> String {
     letter(number).to_lowercase()
 }
@@ -145,7 +142,6 @@ impl MetricVerdict {
     }
 }
 
-/// All verdicts of a comparison.
 fn verdicts(comparison: &Comparison) -> impl Iterator<Item = MetricVerdict> + '_ {
     comparison.metrics.iter().enumerate().flat_map(|(case, metrics)| {
         metrics.iter().flat_map(move |(&metric, compared)| {
@@ -167,7 +163,6 @@ fn verdict(comparison: &Comparison) -> &'static str {
     if is_same { "same" } else { "unknown" }
 }
 
-/// All caveats of a comparison.
 fn caveats(input: &CompareInput<'_>) -> Vec<LabCaveat> {
     let mut caveats = counting_caveats(input);
     caveats.extend(round_caveats(input));
@@ -175,16 +170,9 @@ fn caveats(input: &CompareInput<'_>) -> Vec<LabCaveat> {
     caveats.extend(
         failures.map(|(name, failed)| LabCaveat::new("failed_runs", failed_runs_text(name, *failed))),
     );
-    caveats.extend(leftovers_caveat(input.runs_with_leftovers));
     caveats.extend(input.lab_caveats.iter().cloned());
     caveats.extend(input.comparison.outliers.iter().map(|text| LabCaveat::new("outliers", text.as_str())));
     caveats
-}
-
-/// The caveat on processes that `runs` runs left behind, if there are any.
-pub fn leftovers_caveat(runs: u32) -> Option<LabCaveat> {
-    let text = || format!("{} left processes behind, which were ended", counted(u64::from(runs), "run"));
-    (runs > 0).then(|| LabCaveat::new("left_behind", text()))
 }
 
 /// Caveats on how instructions and times are counted.
@@ -253,7 +241,6 @@ fn round_caveats(input: &CompareInput<'_>) -> Vec<LabCaveat> {
     caveats
 }
 
-/// The caveat on the failed runs of a subject.
 fn failed_runs_text(name: &str, FailedRuns { counted_runs, excluded_runs }: FailedRuns) -> String {
     let failed = counted(u64::from(counted_runs + excluded_runs), "run");
     let killed = "ended by a signal or the timeout";
@@ -429,7 +416,6 @@ fn ratio_title(command: usize) -> String {
     format!("{}/{}", letter(command), letter(0))
 }
 
-/// The median of a metric of a command.
 fn median_cell(metric: Metric, compared: Option<&MetricComparison>, command: usize) -> Cell {
     let estimate = compared.and_then(|compared| compared.estimates.get(command)?.as_ref());
     Cell::plain(median_text(estimate, |median| format_value(metric, median)))

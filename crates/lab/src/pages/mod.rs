@@ -1,6 +1,7 @@
 //! Pages and documents of the verbs, in the form of `strandline_report`.
 
 use crate::statistics::Estimate;
+use strandline_report::pages::page::Column;
 use strandline_report::units::UNKNOWN;
 
 pub mod compare;
@@ -11,6 +12,11 @@ mod trial_caveats;
 /// The median of an estimate in the form of `format`, or that it is unknown.
 fn median_text(estimate: Option<&Estimate>, format: impl Fn(f64) -> String) -> String {
     estimate.map_or_else(|| UNKNOWN.to_owned(), |estimate| format(estimate.median))
+}
+
+/// A column of figures.
+fn figure_column(title: &str) -> Column {
+    Column::new(title, true)
 }
 
 /// The ids of each text, in the order in which the texts appear.

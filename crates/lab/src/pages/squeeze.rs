@@ -1,7 +1,7 @@
 //! Page of `squeeze`: the smallest limit, how the command fails below it, its slowdown above it,
 //! and snippets to paste.
 
-use super::median_text;
+use super::{figure_column, median_text};
 use crate::squeeze::LimitKind;
 use crate::squeeze::findings::{Band, Findings, LimitResult};
 use crate::squeeze::slowdown::{Level, LimitedFigure};
@@ -354,9 +354,4 @@ fn snippets_section(findings: &Findings) -> Option<Section> {
         snippets,
         ..Section::default()
     })
-}
-
-/// A column of figures.
-fn figure_column(title: &str) -> Column {
-    Column::new(title, true)
 }

@@ -6,7 +6,7 @@ use strandline_inspect::Caveat;
 use strandline_inspect::environment::Environment;
 
 use super::trial_caveats::{all_results, caveats};
-use super::{ids_by_text, median_text};
+use super::{figure_column, ids_by_text, median_text};
 use crate::nodes::NodeKind;
 use crate::statistics::Ratio;
 use crate::trial::catalogue::Candidate;
@@ -56,12 +56,7 @@ pub struct Document {
 
 /// Builds the document.
 pub fn document(trial: &Trial) -> Document {
-    let ranking = trial.ranking();
-    let best = ranking.best.and_then(|index| trial.tried.get(index));
-    let candidates = ranking
-        .order
-        .iter()
-        .filter_map(|&index| Some(candidate(trial.tried.get(index)?, trial.status(index))));
+    let best = trial.best();
     let mut baseline = figures(&trial.baseline);
     if let Value::Object(fields) = &mut baseline {
         fields.insert("executable".to_owned(), json!(trial.observation.executable));
@@ -76,7 +71,7 @@ pub fn document(trial: &Trial) -> Document {
         settled_at: trial.observation.settled_source,
         goal: trial.goal,
         baseline,
-        candidates: candidates.collect(),
+        candidates: trial.ranked().map(|tried| candidate(tried, trial.status(tried))).collect(),
         best: best.map(|tried| tried.setting.id.clone()),
         paste: best.map(|tried| paste(&tried.setting.applied, &trial.command, trial.program.as_deref())),
         pareto: trial.front(),
@@ -87,7 +82,6 @@ pub fn document(trial: &Trial) -> Document {
     }
 }
 
-/// Ids of the pairs that were tried.
 fn pairs(trial: &Trial) -> Vec<String> {
     let ids = trial.tried.iter().map(|tried| tried.setting.id.clone());
     ids.filter(|id| id.contains('+')).collect()
@@ -134,14 +128,11 @@ fn candidate(Tried { setting, result }: &Tried, status: Status) -> Value {
 
 /// Builds the page.
 pub fn page(trial: &Trial) -> Page {
-    let best = trial.ranking().best.and_then(|index| trial.tried.get(index));
     let mut sections = vec![results_section(trial)];
-    if let Some(tried) = best {
-        sections.push(paste_section(trial, &tried.setting));
-    }
-    sections.extend(
-        [failed_section(trial), not_tried_section(trial), settings_section(trial)].into_iter().flatten(),
-    );
+    sections.extend(trial.best().map(|best| paste_section(trial, &best.setting)));
+    sections.extend(failed_section(trial));
+    sections.extend(not_tried_section(trial));
+    sections.extend(settings_section(trial));
     let mut environment = environment_facts(&Environment::read());
     let allocators = trial.observation.allocator_names();
     environment.push(Fact::new("allocator without settings", clean(&allocators)));
@@ -161,31 +152,18 @@ pub fn page(trial: &Trial) -> Page {
     }
 }
 
-/// The figure that the goal minimizes.
-fn goal_figure(result: &TryResult, goal: Goal) -> &Figure {
-    match goal {
-        Goal::Peak => &result.peak,
-        Goal::Settled | Goal::TimeBounded => &result.settled,
-    }
-}
-
-fn median(figure: &Figure) -> Option<f64> {
-    figure.estimate.as_ref().map(|estimate| estimate.median)
-}
-
 /// The sentences on the best candidate, or on what was found instead.
 fn headline(trial: &Trial) -> String {
-    let best = trial.ranking().best.and_then(|index| trial.tried.get(index));
     let verb = if trial.goal == Goal::Peak { "peaks at" } else { "leaves" };
-    let before = goal_figure(&trial.baseline, trial.goal);
-    let Some(best) = best else {
+    let before = trial.baseline.goal_figure(trial.goal);
+    let Some(best) = trial.best() else {
         let count = trial.tried.len();
         return match undecided(trial) {
             Some(Tried { setting, result }) => format!(
                 "{} {verb} {} instead of {} in the median, but {} cannot separate that from chance: use more (--repeat). \
                  {count} tried.",
                 setting.id,
-                size(goal_figure(result, trial.goal)),
+                size(result.goal_figure(trial.goal)),
                 size(before),
                 counted(trial.rounds as u64, "round"),
             ),
@@ -195,7 +173,7 @@ fn headline(trial: &Trial) -> String {
             ),
         };
     };
-    let after = goal_figure(&best.result, trial.goal);
+    let after = best.result.goal_figure(trial.goal);
     let saving =
         after.ratio.map(|ratio| format!(", {} less", percent_of(1.0 - ratio.median))).unwrap_or_default();
     let time = best.result.wall.ratio.map(|ratio| format!("; it takes {}", time_in_words(&ratio, trial)));
@@ -210,21 +188,21 @@ fn headline(trial: &Trial) -> String {
 
 /// The undecided candidate with the smallest median, if it is worth more rounds.
 fn undecided(trial: &Trial) -> Option<&Tried> {
-    let goal_median = |result: &TryResult| median(goal_figure(result, trial.goal));
-    let max_median = goal_median(&trial.baseline)? * UNDECIDED_MAX_RATIO;
-    let same = trial.tried.iter().enumerate().filter(|&(index, _)| trial.status(index) == Status::Same);
-    let with_median = same.filter_map(|(_, tried)| Some((goal_median(&tried.result)?, tried)));
+    let median = |result: &TryResult| result.goal_figure(trial.goal).median();
+    let max_median = median(&trial.baseline)? * UNDECIDED_MAX_RATIO;
+    let same = trial.tried.iter().filter(|tried| trial.status(tried) == Status::Same);
+    let with_median = same.filter_map(|tried| Some((median(&tried.result)?, tried)));
     let small = with_median.filter(|(median, _)| *median < max_median);
     small.min_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, tried)| tried)
 }
 
 /// A sentence on a candidate that is smaller than the best but takes more time, if there is one.
 fn runner_up(trial: &Trial, best: &Tried) -> Option<String> {
-    let smallest = trial.ranking().order.into_iter().find(|&index| trial.status(index) == Status::Better)?;
-    let Tried { setting, result: smaller } = trial.tried.get(smallest)?;
-    let goal_median = |result: &TryResult| median(goal_figure(result, trial.goal));
-    let saved_bytes = goal_median(&best.result)? - goal_median(smaller)?;
-    let time_factor = median(&smaller.wall)? / median(&best.result.wall)?;
+    let smallest = trial.ranked().find(|tried| trial.status(tried) == Status::Better)?;
+    let Tried { setting, result: smaller } = smallest;
+    let median = |result: &TryResult| result.goal_figure(trial.goal).median();
+    let saved_bytes = median(&best.result)? - median(smaller)?;
+    let time_factor = smaller.wall.median()? / best.result.wall.median()?;
     // Not worth naming if barely smaller or no slower.
     let is_negligible = saved_bytes <= tries::RESOLUTION_BYTES || time_factor <= NEGLIGIBLE_TIME_FACTOR;
     if setting.id == best.setting.id || is_negligible {
@@ -263,21 +241,11 @@ fn time_in_words(ratio: &Ratio, trial: &Trial) -> String {
 fn results_section(trial: &Trial) -> Section {
     let front = trial.front();
     let time = if trial.is_server { "load" } else { "time" };
-    let columns = vec![
-        Column::new("setting", false),
-        Column::new("settled", true),
-        Column::new("× (interval)", true),
-        Column::new(time, true),
-        Column::new("× (interval)", true),
-        Column::new("", false),
-    ];
-    let mut other_columns = vec![
-        Column::new("setting", false),
-        Column::new("peak", true),
-        Column::new("× (interval)", true),
-        Column::new("faults", true),
-        Column::new("× (interval)", true),
-    ];
+    let mut columns = vec![Column::new("setting", false)];
+    let mut other_columns = columns.clone();
+    columns.extend(["settled", "× (interval)", time, "× (interval)"].map(figure_column));
+    columns.push(Column::new("", false));
+    other_columns.extend(["peak", "× (interval)", "faults", "× (interval)"].map(figure_column));
     // If all figures are from the same moment, only the caption names it.
     if all_results(trial).any(|(_, result)| result.settled_seconds.is_some() || result.lacks_level) {
         other_columns.push(Column::new("settled at", true));
@@ -285,13 +253,10 @@ fn results_section(trial: &Trial) -> Section {
     let diamond = |id: &str| if front.iter().any(|listed| listed == id) { " ◆" } else { "" };
     let mut rows = vec![row(BASELINE, &trial.baseline, None, diamond(BASELINE))];
     let mut other_rows = vec![other_row(BASELINE, &trial.baseline)];
-    for index in trial.ranking().order {
-        let Some(Tried { setting, result }) = trial.tried.get(index) else { continue };
-        let status = trial.status(index);
-        if status != Status::Failed {
-            rows.push(row(&setting.id, result, Some(status), diamond(&setting.id)));
-            other_rows.push(other_row(&setting.id, result));
-        }
+    for tried in trial.ranked().filter(|tried| trial.status(tried) != Status::Failed) {
+        let Tried { setting, result } = tried;
+        rows.push(row(&setting.id, result, Some(trial.status(tried)), diamond(&setting.id)));
+        other_rows.push(other_row(&setting.id, result));
     }
     let mut paragraphs = vec![format!(
         "{}. ×: to the runs without settings, round by round, {}; intervals of a column hold together with \
@@ -425,7 +390,7 @@ fn plot(trial: &Trial) -> Plot {
     let successful = all_results(trial).filter(|(_, result)| result.failure.is_none());
     let (labels, points) = successful
         .filter_map(|(id, result)| {
-            let point = Point { x: median(&result.wall)?, y: median(&result.settled)? };
+            let point = Point { x: result.wall.median()?, y: result.settled.median()? };
             Some((id.to_owned(), point))
         })
         .unzip();
@@ -480,9 +445,7 @@ fn reasons_section<'a>(heading: &str, reasons: impl Iterator<Item = (&'a str, &'
 
 /// What each better candidate sets, and its known cost.
 fn settings_section(trial: &Trial) -> Option<Section> {
-    let order = trial.ranking().order.into_iter();
-    let better = order.filter(|&index| trial.status(index) == Status::Better);
-    let better: Vec<&Tried> = better.filter_map(|index| trial.tried.get(index)).collect();
+    let better: Vec<&Tried> = trial.ranked().filter(|tried| trial.status(tried) == Status::Better).collect();
     let (listed, unlisted) = better.split_at(better.len().min(MAX_LISTED_SETTINGS));
     let mut paragraphs: Vec<String> = listed
         .iter()

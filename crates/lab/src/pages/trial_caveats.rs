@@ -1,9 +1,9 @@
 //! Caveats on the figures of a trial, one sentence each: memory that fell at the end, outliers,
 //! failed runs.
 
-use super::compare::leftovers_caveat;
 use super::ids_by_text;
 use crate::cell::LabCaveat;
+use crate::statistics;
 use crate::trial::observation::SettledSource;
 use crate::trial::tries::{self, BASELINE, Figure, Trial, Tried, TryResult};
 use strandline_report::text::counted;
@@ -16,7 +16,6 @@ const FEW_ROUNDS: usize = 5;
 /// Maximum number of names listed in a sentence.
 const MAX_LISTED_NAMES: usize = 6;
 
-/// All caveats of a trial.
 pub fn caveats(trial: &Trial) -> Vec<LabCaveat> {
     let mut caveats = Vec::new();
     let fallen = |lacks_level: bool| -> Vec<&str> {
@@ -57,7 +56,6 @@ pub fn caveats(trial: &Trial) -> Vec<LabCaveat> {
         let text = format!("with {rounds} only large differences can be detected; --repeat 5 or more");
         caveats.push(LabCaveat::new("few_runs", text));
     }
-    caveats.extend(leftovers_caveat(trial.runs_with_leftovers));
     caveats.extend(trial.lab_caveats.iter().cloned());
     let code = if trial.is_server { "server" } else { "not_sampled" };
     caveats.extend(notes(trial).into_iter().map(|text| LabCaveat::new(code, text)));
@@ -108,7 +106,7 @@ fn outliers(trial: &Trial) -> Vec<String> {
         for (id, result) in all_results(trial).filter(|(_, result)| result.failure.is_none()) {
             let Some(estimate) = &figure(result).estimate else { continue };
             let min_deviation = min_deviation.max(estimate.median * MIN_DEVIATION_FRACTION);
-            let indices = figure(result).outliers().into_iter();
+            let indices = statistics::outliers(&estimate.samples).into_iter();
             let outliers = indices.filter_map(|index| estimate.samples.get(index).copied());
             let outliers = outliers.filter(|value| (value - estimate.median).abs() > min_deviation);
             let median = format(estimate.median);

@@ -57,7 +57,6 @@ fn trial(tries: &[(&str, TryResult)]) -> Trial {
             .map(|(id, result)| Tried { setting: tried(id), result: result.clone() })
             .collect(),
         not_applicable: Vec::new(),
-        runs_with_leftovers: 0,
         lab_caveats: Vec::new(),
         nodes: Vec::new(),
     }

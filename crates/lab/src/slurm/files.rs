@@ -14,10 +14,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use strandline_inspect::environment::Environment;
 
-use crate::atomic_file;
 use crate::cell::{Node, Outcome, Subject};
-use crate::journal::REMOTE_FOLDER;
-use crate::path_error::path_error;
+use crate::journal::{REMOTE_FOLDER, hex};
+use crate::path_error::{AtPath, path_error};
 use crate::remote::Round;
 use crate::trial::server::Service;
 use strandline_recorder::Limits;
@@ -34,7 +33,6 @@ const MAX_PART_BYTES: u64 = 64 << 20;
 /// The files that a lab shares with its tasks.
 #[derive(Clone, Debug)]
 pub struct SharedFolder {
-    /// Folder of the lab.
     pub root: PathBuf,
     /// Token that distinguishes this lab from earlier labs in the same folder.
     pub lab: String,
@@ -43,7 +41,6 @@ pub struct SharedFolder {
 /// Identity of the lab, for its tasks.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct LabIdentity {
-    /// See [`SharedFolder::lab`].
     pub lab: String,
     /// Key of its journal.
     pub key: String,
@@ -54,16 +51,13 @@ pub struct LabIdentity {
 pub struct Owner {
     /// Distinguishes it from other processes of the same lab.
     pub token: String,
-    /// Name of its machine.
     pub host: String,
-    /// Its process id.
     pub pid: u32,
 }
 
 /// Subjects of the rounds of an array.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// See [`SharedFolder::lab`].
     pub lab: String,
     /// The subjects; a round names them by index.
     pub subjects: Vec<Subject>,
@@ -74,7 +68,6 @@ pub struct Plan {
 /// Rounds that were submitted together, each as a task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobArray {
-    /// See [`SharedFolder::lab`].
     pub lab: String,
     /// Name of its plan.
     pub plan: String,
@@ -102,23 +95,16 @@ impl std::fmt::Display for Task {
 /// Content of the file of a finished round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FinishedRound {
-    /// [`SCHEMA`].
     pub schema: String,
-    /// See [`SharedFolder::lab`].
     pub lab: String,
     /// Name of its plan.
     pub plan: String,
-    /// Number of the round.
     pub round: u32,
-    /// The task that ran it.
     pub task: Task,
     /// How often the scheduler restarted the task before.
     pub restarts: u32,
-    /// The machine that ran it.
     pub node: Node,
-    /// Description of that machine.
     pub environment: Environment,
-    /// Its runs in order.
     pub runs: Vec<Run>,
 }
 
@@ -127,48 +113,21 @@ pub struct FinishedRound {
 pub struct Run {
     /// Index of the subject in the plan.
     pub subject: usize,
-    /// Name of the subject.
     pub name: String,
     /// The variables set for it, or removed where there is no value.
     pub settings: Vec<(String, Option<String>)>,
-    /// The limits set for it.
     pub limits: Limits,
     /// The mapped allocators according to its ledgers; `None` if they name none.
     pub allocators: Option<Vec<String>>,
-    /// How it ended, and its figures.
     pub outcome: Outcome,
 }
 
 /// Content of the file of a task that gave up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskFailure {
-    /// See [`SharedFolder::lab`].
     pub lab: String,
-    /// The machine that it ran on.
     pub node: String,
-    /// The reason, in one line.
     pub why: String,
-}
-
-/// Result of reading a file.
-#[derive(Debug, PartialEq)]
-pub enum ReadResult<T> {
-    /// The file does not exist.
-    Missing,
-    /// The file cannot be read, or its content is wrong; one line with the path and the reason.
-    Invalid(String),
-    /// The content of the file.
-    Content(T),
-}
-
-impl<T> ReadResult<T> {
-    /// The content; `None` if the file is missing or invalid.
-    pub fn content(self) -> Option<T> {
-        match self {
-            Self::Content(content) => Some(content),
-            Self::Missing | Self::Invalid(_) => None,
-        }
-    }
 }
 
 impl SharedFolder {
@@ -177,17 +136,14 @@ impl SharedFolder {
         self.root.join(REMOTE_FOLDER)
     }
 
-    /// A file or folder in it.
     pub fn below(&self, name: &str) -> PathBuf {
         self.folder().join(name)
     }
 
-    /// The file of a [`Plan`].
     pub fn plan_file(&self, plan: &str) -> PathBuf {
         self.below("plans").join(format!("{plan}.json"))
     }
 
-    /// The file of a [`JobArray`].
     pub fn array_file(&self, number: u32) -> PathBuf {
         self.below("arrays").join(format!("{number}.json"))
     }
@@ -197,7 +153,6 @@ impl SharedFolder {
         self.below("arrays").join(format!("{number}.job"))
     }
 
-    /// The file of a [`FinishedRound`].
     pub fn finished_file(&self, plan: &str, round: u32) -> PathBuf {
         self.below("rounds").join(format!("{plan}-{round}.json"))
     }
@@ -207,7 +162,6 @@ impl SharedFolder {
         self.below("rounds").join(format!("{plan}-{round}.{task}.part"))
     }
 
-    /// The file of a [`TaskFailure`].
     pub fn failure_file(&self, plan: &str, round: u32, task: Task) -> PathBuf {
         self.below("rounds").join(format!("{plan}-{round}.{task}.failed"))
     }
@@ -217,15 +171,20 @@ impl SharedFolder {
         self.below("logs").join(format!("{task}.log"))
     }
 
-    /// Reads the file of a finished round; `requested` are the indices of its subjects.
-    pub fn read_finished(&self, plan: &str, round: u32, requested: &[usize]) -> ReadResult<FinishedRound> {
+    /// Reads the file of a finished round; `requested` are the indices of its subjects. `None` if
+    /// it does not exist.
+    ///
+    /// # Errors
+    /// One line with the path: it cannot be read, or its content is wrong.
+    pub fn read_finished(
+        &self,
+        plan: &str,
+        round: u32,
+        requested: &[usize],
+    ) -> Result<Option<FinishedRound>, String> {
         let path = self.finished_file(plan, round);
-        let invalid = |problem: &str| ReadResult::Invalid(path_error(&path, &problem));
-        let mut finished: FinishedRound = match read(&path) {
-            ReadResult::Content(finished) => finished,
-            ReadResult::Missing => return ReadResult::Missing,
-            ReadResult::Invalid(reason) => return ReadResult::Invalid(reason),
-        };
+        let invalid = |problem: &str| Err(path_error(&path, &problem));
+        let Some(mut finished) = read::<FinishedRound>(&path)? else { return Ok(None) };
         if finished.schema != SCHEMA {
             return invalid("another version of strandline wrote it");
         }
@@ -248,7 +207,7 @@ impl SharedFolder {
                 }
             }
         }
-        ReadResult::Content(finished)
+        Ok(Some(finished))
     }
 
     /// Whether a path is below the output folder of the runs of this lab.
@@ -259,20 +218,15 @@ impl SharedFolder {
 }
 
 /// Name of a plan: a hash of its content.
-///
-/// # Errors
-/// One line, if the plan cannot be converted to JSON.
 pub fn plan_name(plan: &Plan) -> Result<String, String> {
     let text = serde_json::to_vec(&(&plan.subjects, &plan.service)).map_err(|error| error.to_string())?;
-    Ok(Sha256::digest(&text).iter().take(PLAN_HASH_BYTES).map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex(Sha256::digest(&text).get(..PLAN_HASH_BYTES).unwrap_or_default()))
 }
 
 /// A file of a round that is finished or running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoundFile {
-    /// Number of the round.
     pub round: u32,
-    /// Whether the round is finished.
     pub is_finished: bool,
 }
 
@@ -286,34 +240,28 @@ pub fn parse_round_file(name: &str, plan: &str) -> Option<RoundFile> {
     Some(RoundFile { round: round.parse().ok()?, is_finished })
 }
 
-/// Reads a file of JSON.
-pub fn read<T: DeserializeOwned>(path: &Path) -> ReadResult<T> {
-    let invalid = |error: &dyn std::fmt::Display| ReadResult::Invalid(path_error(path, error));
-    let file = match std::fs::File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return ReadResult::Missing,
-        Err(error) => return invalid(&error),
-    };
-    if file.metadata().is_ok_and(|metadata| !metadata.is_file() || metadata.len() > MAX_FILE_BYTES) {
-        return invalid(&"it is not a file of this lab");
-    }
-    let mut text = Vec::new();
-    if let Err(error) = file.take(MAX_FILE_BYTES).read_to_end(&mut text) {
-        return invalid(&error);
-    }
-    match serde_json::from_slice(&text) {
-        Ok(value) => ReadResult::Content(value),
-        Err(error) => invalid(&error),
-    }
-}
-
-/// Writes a file of JSON atomically.
+/// Reads a file of JSON; `None` if it does not exist.
 ///
 /// # Errors
-/// One line with the path.
-pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), String> {
-    let text = serde_json::to_vec(value).map_err(|error| path_error(path, &error))?;
-    atomic_file::write(path, &text)
+/// One line with the path: it cannot be read, or its content is wrong.
+pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, String> {
+    let file = match std::fs::File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(path_error(path, &error)),
+    };
+    if file.metadata().is_ok_and(|metadata| !metadata.is_file() || metadata.len() > MAX_FILE_BYTES) {
+        return Err(path_error(path, &"it is not a file of this lab"));
+    }
+    let mut text = Vec::new();
+    file.take(MAX_FILE_BYTES).read_to_end(&mut text).at(path)?;
+    serde_json::from_slice(&text).map(Some).at(path)
+}
+
+/// The content of a file of JSON that a lab can do without; `None` if it does not exist, cannot be
+/// read or is wrong.
+pub fn read_if_valid<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    read(path).ok().flatten()
 }
 
 /// Number of complete lines in a partial file, without the first one (its header); 0 if it cannot
@@ -335,6 +283,7 @@ pub fn token() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::atomic_file::write_json;
 
     fn shared_folder(root: &Path) -> SharedFolder {
         SharedFolder { root: root.to_owned(), lab: "lab".to_owned() }
@@ -367,14 +316,14 @@ mod tests {
     fn a_file_that_is_not_what_it_should_be_is_refused_with_its_path() {
         let folder = tempfile::tempdir().unwrap();
         let shared = shared_folder(folder.path());
-        assert_eq!(shared.read_finished("p", 3, &[0, 1]), ReadResult::Missing);
+        assert_eq!(shared.read_finished("p", 3, &[0, 1]), Ok(None));
         let good = finished(&shared);
         write_json(&shared.finished_file("p", 3), &good).unwrap();
-        let ReadResult::Content(read) = shared.read_finished("p", 3, &[0, 1]) else { panic!("it is good") };
+        let read = shared.read_finished("p", 3, &[0, 1]).unwrap().unwrap();
         assert_eq!(read.runs[0].outcome.node.as_ref().unwrap().name, "n");
         let refused = |finished: &FinishedRound, requested: &[usize]| {
             write_json(&shared.finished_file("p", 3), finished).unwrap();
-            matches!(shared.read_finished("p", 3, requested), ReadResult::Invalid(why) if why.contains("p-3.json"))
+            matches!(shared.read_finished("p", 3, requested), Err(why) if why.contains("p-3.json"))
         };
         assert!(refused(&good, &[0]), "other runs");
         assert!(refused(&FinishedRound { lab: "other".to_owned(), ..good.clone() }, &[0, 1]));
@@ -388,11 +337,11 @@ mod tests {
         let text = serde_json::to_vec(&good).unwrap();
         for cut in 0..text.len() {
             std::fs::write(shared.finished_file("p", 3), &text[..cut]).unwrap();
-            assert!(matches!(shared.read_finished("p", 3, &[0, 1]), ReadResult::Invalid(_)), "cut at {cut}");
+            assert!(shared.read_finished("p", 3, &[0, 1]).is_err(), "cut at {cut}");
         }
         std::fs::remove_file(shared.finished_file("p", 3)).unwrap();
         std::fs::create_dir(shared.finished_file("p", 3)).unwrap();
-        assert!(matches!(shared.read_finished("p", 3, &[0, 1]), ReadResult::Invalid(_)), "a folder");
+        assert!(shared.read_finished("p", 3, &[0, 1]).is_err(), "a folder");
     }
 
     #[test]

@@ -11,14 +11,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use super::atomic_file;
+use super::atomic_file::{self, write_json};
 use super::cell::{LabCaveat, Outcome, Subject};
-use super::executor::{Executor, Job, StopReason};
+use super::executor::{Executor, StopReason};
 use super::interrupt::Interrupt;
 use super::local::LocalExecutor;
-use super::path_error::path_error;
+use super::path_error::{AtPath, path_error};
 use super::remote::{RemoteEvent, RemoteExecutor, Round, TaskCounts};
 use super::trial::server::Service;
 use super::user::User;
@@ -32,10 +32,9 @@ mod watch;
 pub use files::Task;
 pub use task::{TaskArguments, serve};
 
-use files::{JobArray, LabIdentity, Owner, Plan, SharedFolder, plan_name, read, token, write_json};
+use files::{JobArray, LabIdentity, Owner, Plan, SharedFolder, plan_name, read_if_valid, token};
 use scheduler::TaskState;
 
-/// The job script.
 const SCRIPT: &str = include_str!("round.sh");
 /// Folders in the shared folder; `work` is for runs while they run.
 const SUBFOLDERS: [&str; 5] = ["rounds", "logs", "arrays", "plans", "work"];
@@ -144,9 +143,6 @@ impl Slurm {
     /// Opens a lab. If its key differs from that of the last lab in the folder, or the lab is
     /// fresh, jobs of the earlier lab are cancelled. `program` is the executable of strandline, at
     /// a path that all nodes see; `local` runs single jobs.
-    ///
-    /// # Errors
-    /// One line with a file or folder that cannot be used.
     pub fn open(
         LabFolder { root, key, is_fresh }: LabFolder<'_>,
         program: PathBuf,
@@ -162,7 +158,7 @@ impl Slurm {
         atomic_file::write(&shared.below("round.sh"), SCRIPT.as_bytes())?;
         for folder in SUBFOLDERS {
             let folder = shared.below(folder);
-            std::fs::create_dir_all(&folder).map_err(|error| path_error(&folder, &error))?;
+            std::fs::create_dir_all(&folder).at(&folder)?;
         }
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname");
         // Only a message has the name.
@@ -226,7 +222,7 @@ impl Slurm {
 /// one otherwise, also if `lab.json` is missing or damaged.
 fn open_shared_folder(root: &Path, key: &str, is_fresh: bool) -> Result<SharedFolder, String> {
     let mut shared = SharedFolder { root: root.to_owned(), lab: String::new() };
-    match read::<LabIdentity>(&shared.below("lab.json")).content() {
+    match read_if_valid::<LabIdentity>(&shared.below("lab.json")) {
         Some(previous) if previous.key == key && !is_fresh => shared.lab = previous.lab,
         previous_lab => {
             if let Some(previous) = previous_lab {
@@ -241,9 +237,6 @@ fn open_shared_folder(root: &Path, key: &str, is_fresh: bool) -> Result<SharedFo
 }
 
 /// Cancels the jobs of an earlier lab, and removes its files.
-///
-/// # Errors
-/// One line with a folder that cannot be read.
 fn discard_lab(shared: &SharedFolder) -> Result<(), String> {
     // A job whose id was not stored is found by its name. Tasks of jobs that are not cancelled find
     // another lab in the folder and do nothing.
@@ -275,13 +268,13 @@ fn known_arrays(shared: &SharedFolder) -> Result<BTreeMap<u32, SubmittedArray>, 
         Err(error) => return Err(path_error(&folder, &error)),
     };
     for entry in entries {
-        let entry = entry.map_err(|error| path_error(&folder, &error))?;
+        let entry = entry.at(&folder)?;
         let name = entry.file_name();
         let number = name.to_str().and_then(|name| name.strip_suffix(".json")?.parse::<u32>().ok());
         let Some(number) = number.filter(|&number| number < MAX_ARRAYS) else { continue };
-        let Some(array) = read::<JobArray>(&entry.path()).content() else { continue };
+        let Some(array) = read_if_valid::<JobArray>(&entry.path()) else { continue };
         if array.lab == shared.lab {
-            let job = read::<u64>(&shared.job_file(number)).content();
+            let job = read_if_valid(&shared.job_file(number));
             arrays.insert(number, SubmittedArray { array, job });
         }
     }
@@ -300,8 +293,8 @@ impl RemoteExecutor for Slurm {
             subjects: subjects.iter().map(with_directory).collect(),
             service: self.options.service.clone(),
         };
-        self.plan = plan_name(&plan).map_err(StopReason::Failed)?;
-        write_json(&self.shared.plan_file(&self.plan), &plan).map_err(StopReason::Failed)?;
+        self.plan = plan_name(&plan)?;
+        write_json(&self.shared.plan_file(&self.plan), &plan)?;
         for Round { number, turns } in rounds {
             self.pending.insert(number, PendingRound { turns, ..PendingRound::default() });
         }
@@ -337,7 +330,13 @@ impl RemoteExecutor for Slurm {
 }
 
 impl Executor for Slurm {
-    crate::executor::delegate_to!(local);
+    fn run(&mut self, subject: &Subject, folder: &Path) -> Result<Outcome, StopReason> {
+        self.local.run(subject, folder)
+    }
+
+    fn no_counters_reason(&self) -> Option<String> {
+        self.local.no_counters_reason()
+    }
 
     fn remote(&mut self) -> Option<&mut dyn RemoteExecutor> {
         Some(self)

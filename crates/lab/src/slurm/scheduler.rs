@@ -36,11 +36,9 @@ const END_FIELDS: [&str; 4] = ["JobState=", "Reason=", "ExitCode=", "BatchHost="
 /// Why a request to the scheduler failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SchedulerError {
-    /// It knows no such job.
     UnknownJob,
     /// The scheduler did not answer or could not be reached; a retry may succeed.
     Unavailable(String),
-    /// The scheduler refused the request.
     Refused(String),
 }
 
@@ -54,7 +52,6 @@ impl SchedulerError {
     }
 }
 
-/// State of a task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TaskState {
     /// Waits for a node.
@@ -66,9 +63,7 @@ pub enum TaskState {
     Stuck,
     /// Ended, by itself or killed.
     Ended,
-    /// Cancelled by someone.
     Cancelled,
-    /// Reached its time limit.
     OutOfTime,
     /// Ended because its node failed or was given to another job.
     LostNode,
@@ -77,9 +72,7 @@ pub enum TaskState {
 /// A line of squeue: the state of one task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskStatus {
-    /// The task.
     pub task: Task,
-    /// Its state.
     pub state: TaskState,
     /// Its state, as the scheduler calls it.
     pub state_name: String,
@@ -93,11 +86,9 @@ pub struct TaskStatus {
 pub struct Submission<'a> {
     /// Job name, by which the job is found again.
     pub name: &'a str,
-    /// Number of tasks.
     pub task_count: usize,
     /// Maximum number of tasks that run at a time.
     pub max_running: Option<u32>,
-    /// Further options of sbatch.
     pub options: &'a [String],
     /// The job script and its arguments.
     pub script: &'a [String],

@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::files::{JobArray, Task, write_json};
+use super::files::{JobArray, Task};
 use super::scheduler::{self, SchedulerError, Submission};
 use super::watch::MIN_QUERY_INTERVAL;
 use super::{MAX_ARRAYS, Slurm, SubmittedArray};
+use crate::atomic_file::write_json;
 use crate::executor::StopReason;
 use crate::remote::Round;
 use strandline_report::text::counted;
@@ -48,7 +49,7 @@ impl Slurm {
             rounds: rounds.iter().filter_map(turns).collect(),
         };
         // Written before the submission, so that a later strandline can find the job by its name.
-        write_json(&self.shared.array_file(number), &array).map_err(StopReason::Failed)?;
+        write_json(&self.shared.array_file(number), &array)?;
         let script = [self.shared.below("round.sh"), self.program.clone(), self.shared.root.clone()];
         let mut script: Vec<String> = script.iter().map(|path| path.to_string_lossy().into_owned()).collect();
         script.push(number.to_string());
@@ -78,7 +79,7 @@ impl Slurm {
                 return Err(StopReason::Failed(format!("slurm: {line}; run the same command to resume")));
             }
         };
-        write_json(&self.shared.job_file(number), &job).map_err(StopReason::Failed)?;
+        write_json(&self.shared.job_file(number), &job)?;
         self.user.show(&format!("slurm: job {job}: {}", counted(array.rounds.len() as u64, "round")));
         for (index, round) in (0u32..).zip(&array.rounds) {
             if let Some(pending) = self.pending.get_mut(&round.number) {

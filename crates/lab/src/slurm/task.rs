@@ -7,7 +7,6 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,22 +15,20 @@ use serde::{Deserialize, Serialize};
 use strandline_inspect::environment::Environment;
 
 use super::files::{
-    FinishedRound, JobArray, LabIdentity, Plan, ReadResult, Run, SCHEMA, SharedFolder, Task, TaskFailure,
-    read, token, write_json,
+    FinishedRound, JobArray, LabIdentity, Plan, Run, SCHEMA, SharedFolder, Task, TaskFailure, read, token,
 };
+use crate::atomic_file::write_json;
 use crate::cell::{End, Measure, Node, Outcome, Subject, SubjectRun};
 use crate::executor::{Executor, StopReason};
 use crate::interrupt::Interrupt;
 use crate::journal::cell_folder;
+use crate::json_lines::{JsonLines, write_line};
 use crate::local::LocalExecutor;
 use crate::nodes;
-use crate::path_error::path_error;
+use crate::path_error::{AtPath, path_error};
 use crate::remote::Round;
 use crate::trial::observation::Observation;
 use crate::trial::server::{ServerExecutor, read_observation};
-
-/// Reading a partial file stops at a longer line.
-const MAX_LINE_BYTES: u64 = 1 << 20;
 
 /// How long a task waits for a signal after a run that succeeded: the longer, the more likely the
 /// run ended by that signal.
@@ -75,7 +72,6 @@ struct PartialRound {
     finished: BTreeMap<usize, Outcome>,
 }
 
-/// A task with what it needs to run its round.
 struct RoundTask {
     shared: SharedFolder,
     arguments: TaskArguments,
@@ -89,8 +85,8 @@ struct RoundTask {
 /// # Errors
 /// [`StopReason`]; the reason is also written to the shared folder, if possible.
 pub fn serve(arguments: TaskArguments) -> Result<(), StopReason> {
-    let interrupt = Arc::new(Interrupt::new().map_err(StopReason::Failed)?);
-    let Some(task) = read_task(arguments).map_err(StopReason::Failed)? else { return Ok(()) };
+    let interrupt = Arc::new(Interrupt::new()?);
+    let Some(task) = read_task(arguments)? else { return Ok(()) };
     let result = task.run(&interrupt);
     // Files left there are no longer needed.
     drop(std::fs::remove_dir_all(task.work_folder()));
@@ -117,21 +113,15 @@ fn read_task(arguments: TaskArguments) -> Result<Option<RoundTask>, String> {
     let Some(round) = array.rounds.into_iter().nth(arguments.task.index as usize) else {
         return Err(format!("{}: it has no task {}", path.display(), arguments.task.index));
     };
-    if matches!(shared.read_finished(&array.plan, round.number, &round.turns), ReadResult::Content(_)) {
+    if let Ok(Some(_)) = shared.read_finished(&array.plan, round.number, &round.turns) {
         return Ok(None);
     }
     Ok(Some(RoundTask { shared, arguments, plan_name: array.plan, plan, round }))
 }
 
 fn read_required<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, String> {
-    match read(path) {
-        ReadResult::Content(value) => Ok(value),
-        ReadResult::Missing => Err(format!(
-            "{}: not here: the lab's folder has to have the same path on all nodes",
-            path.display()
-        )),
-        ReadResult::Invalid(why) => Err(why),
-    }
+    let missing = "not here: the lab's folder has to have the same path on all nodes";
+    read(path)?.ok_or_else(|| path_error(path, &missing))
 }
 
 impl RoundTask {
@@ -145,12 +135,12 @@ impl RoundTask {
         let node = Node { name: self.arguments.node.clone(), kind: nodes::kind_of(&environment) };
         let description = self.shared.folder().join(nodes::file_name(&node.kind));
         if !description.exists() {
-            write_json(&description, &environment).map_err(StopReason::Failed)?;
+            write_json(&description, &environment)?;
         }
-        let mut partial = self.open_partial().map_err(StopReason::Failed)?;
-        let local = LocalExecutor::start(&self.work_folder(), interrupt).map_err(StopReason::Failed)?;
+        let mut partial = self.open_partial()?;
+        let local = LocalExecutor::new(&self.work_folder(), interrupt)?;
         let mut executor: Box<dyn Executor> = match &self.plan.service {
-            Some(service) => Box::new(ServerExecutor::new(Box::new(local), service.clone())),
+            Some(service) => Box::new(ServerExecutor::new(local, service.clone())),
             None => Box::new(local),
         };
         for &turn in &self.round.turns {
@@ -164,8 +154,7 @@ impl RoundTask {
                 return Err(StopReason::Interrupted(signal));
             }
             let run = SubjectRun { subject: turn, outcome };
-            append_line(&mut partial.file, &run)
-                .map_err(|error| StopReason::Failed(path_error(&self.partial_path(), &error)))?;
+            write_line(&mut partial.file, &run).at(&self.partial_path())?;
             partial.finished.insert(run.subject, run.outcome);
         }
         drop(executor);
@@ -186,13 +175,11 @@ impl RoundTask {
             environment,
             runs,
         };
-        write_json(&self.shared.finished_file(&self.plan_name, self.round.number), &finished_round)
-            .map_err(StopReason::Failed)?;
+        write_json(&self.shared.finished_file(&self.plan_name, self.round.number), &finished_round)?;
         drop(std::fs::remove_file(self.partial_path()));
         Ok(())
     }
 
-    /// The subject with this index in the plan.
     fn subject(&self, turn: usize) -> Result<&Subject, StopReason> {
         let subject = self.plan.subjects.get(turn);
         subject.ok_or_else(|| {
@@ -200,7 +187,6 @@ impl RoundTask {
         })
     }
 
-    /// A run as the file of the round has it.
     fn run_record(&self, turn: usize, subject: &Subject, outcome: Outcome) -> Run {
         let observation = match (&self.plan.service, &subject.measure) {
             (Some(_), _) => Some(read_observation(&outcome)),
@@ -227,7 +213,6 @@ impl RoundTask {
     /// Creates the partial file, with the runs that an earlier start of this task left in it.
     fn open_partial(&self) -> Result<PartialRound, String> {
         let path = self.partial_path();
-        let failed = |error: std::io::Error| path_error(&path, &error);
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
         // An unknown boot is not the same as another unknown one: the whole round is run.
         let boot = boot.unwrap_or_else(|_| token());
@@ -237,11 +222,11 @@ impl RoundTask {
             boot: boot.trim().to_owned(),
         };
         let finished = read_partial(&path, &header);
-        std::fs::create_dir_all(path.parent().unwrap_or(Path::new("."))).map_err(failed)?;
-        let mut file = File::create(&path).map_err(failed)?;
-        append_line(&mut file, &header).map_err(failed)?;
+        std::fs::create_dir_all(path.parent().unwrap_or(Path::new("."))).at(&path)?;
+        let mut file = File::create(&path).at(&path)?;
+        write_line(&mut file, &header).at(&path)?;
         for (&subject, outcome) in &finished {
-            append_line(&mut file, &SubjectRun { subject, outcome: outcome.clone() }).map_err(failed)?;
+            write_line(&mut file, &SubjectRun { subject, outcome: outcome.clone() }).at(&path)?;
         }
         Ok(PartialRound { file, finished })
     }
@@ -271,31 +256,14 @@ fn ending_signal(interrupt: &Interrupt, outcome: &Outcome) -> Option<i32> {
 fn read_partial(path: &Path, header: &PartialHeader) -> BTreeMap<usize, Outcome> {
     let mut finished = BTreeMap::new();
     let Ok(file) = File::open(path) else { return finished };
-    let mut reader = BufReader::new(file);
-    let mut line = Vec::new();
-    let mut next_line = || -> Option<Vec<u8>> {
-        line.clear();
-        Read::take(&mut reader, MAX_LINE_BYTES).read_until(b'\n', &mut line).ok()?;
-        line.ends_with(b"\n").then(|| line.clone())
-    };
-    let is_same = |text: Vec<u8>| {
-        serde_json::from_slice::<PartialHeader>(&text).is_ok_and(|written_header| written_header == *header)
-    };
-    if !next_line().is_some_and(is_same) {
+    let mut lines = JsonLines::of(&file);
+    if !matches!(lines.next::<PartialHeader>(), Ok(Some(written)) if written == *header) {
         return finished;
     }
-    while let Some(SubjectRun { subject, outcome }) =
-        next_line().and_then(|text| serde_json::from_slice(&text).ok())
-    {
+    while let Ok(Some(SubjectRun { subject, outcome })) = lines.next() {
         finished.insert(subject, outcome);
     }
     finished
-}
-
-fn append_line(partial: &mut File, line: &impl Serialize) -> std::io::Result<()> {
-    let mut text = serde_json::to_vec(line).map_err(std::io::Error::other)?;
-    text.push(b'\n');
-    partial.write_all(&text)
 }
 
 #[cfg(test)]
@@ -309,10 +277,10 @@ mod tests {
         let header =
             |node: &str| PartialHeader { lab: "l".to_owned(), node: node.to_owned(), boot: "b".to_owned() };
         let mut partial = File::create(&path).unwrap();
-        append_line(&mut partial, &header("n1")).unwrap();
+        write_line(&mut partial, &header("n1")).unwrap();
         for subject in [2, 0] {
             let outcome = Outcome::not_started(String::new());
-            append_line(&mut partial, &SubjectRun { subject, outcome }).unwrap();
+            write_line(&mut partial, &SubjectRun { subject, outcome }).unwrap();
         }
         assert_eq!(read_partial(&path, &header("n1")).into_keys().collect::<Vec<_>>(), [0, 2]);
         assert!(read_partial(&path, &header("n2")).is_empty(), "another node");

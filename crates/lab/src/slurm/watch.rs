@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::files::{
-    JobArray, Owner, ReadResult, RoundFile, Task, TaskFailure, count_runs, parse_round_file, read,
+    JobArray, Owner, RoundFile, Task, TaskFailure, count_runs, parse_round_file, read_if_valid,
 };
 use super::scheduler::{self, SchedulerError, TaskState, TaskStatus};
 use super::{PendingRound, Slurm, SubmittedArray};
@@ -82,7 +82,6 @@ pub struct Watch {
     next_scan: Instant,
     /// When the scheduler is queried next.
     pub(super) next_query: Instant,
-    /// When progress is reported next.
     next_report: Instant,
     /// `None` while the scheduler answers.
     silence: Option<Silence>,
@@ -90,9 +89,7 @@ pub struct Watch {
     visibility_delay: Duration,
     /// Rounds to resubmit, from `resubmit_at` on.
     pub(super) resubmit: Vec<u32>,
-    /// See `resubmit`.
     pub(super) resubmit_at: Instant,
-    /// The partial files, by round.
     partials: BTreeMap<u32, PartialProgress>,
     /// Maximum number of tasks in an array, once queried.
     pub(super) max_tasks: Option<usize>,
@@ -145,7 +142,6 @@ fn is_local_file_system(folder: &Path) -> bool {
 }
 
 impl Slurm {
-    /// Waits a moment for the next event.
     pub(super) fn wait_for_event(&mut self) -> Result<RemoteEvent, StopReason> {
         loop {
             if let Some(event) = self.events.pop_front() {
@@ -240,8 +236,8 @@ impl Slurm {
     fn take_finished(&mut self, round: u32) {
         let Some(pending) = self.pending.get(&round) else { return };
         match self.shared.read_finished(&self.plan, round, &pending.turns) {
-            ReadResult::Missing => {}
-            ReadResult::Content(finished) => {
+            Ok(None) => {}
+            Ok(Some(finished)) => {
                 self.pending.remove(&round);
                 self.watch.partials.remove(&round);
                 self.watch.reset_idle();
@@ -249,7 +245,7 @@ impl Slurm {
                 let runs = runs.map(|run| SubjectRun { subject: run.subject, outcome: run.outcome });
                 self.events.push_back(RemoteEvent::Finished { round, runs: runs.collect() });
             }
-            ReadResult::Invalid(why) => {
+            Err(why) => {
                 let path = self.shared.finished_file(&self.plan, round);
                 // If that fails, the file is found and reported again until the round was repeated.
                 drop(std::fs::rename(&path, path.with_extension("json.wrong")));
@@ -318,7 +314,7 @@ impl Slurm {
     /// Fails if another process has taken over this lab: its lock is not effective on every shared
     /// file system.
     fn check_owner(&mut self) -> Result<(), StopReason> {
-        match read::<Owner>(&self.shared.below("owner.json")).content() {
+        match read_if_valid::<Owner>(&self.shared.below("owner.json")) {
             Some(owner) if owner.token != self.token => {
                 // The tasks now belong to that process.
                 self.pending.clear();
@@ -434,7 +430,7 @@ impl Slurm {
         let Some(pending) = self.pending.get(&round) else { return not_submitted };
         let Some(task) = pending.task else { return not_submitted };
         let node = pending.node.as_ref().map(|node| format!(" on {node}")).unwrap_or_default();
-        let failure = read::<TaskFailure>(&self.shared.failure_file(&self.plan, round, task)).content();
+        let failure: Option<TaskFailure> = read_if_valid(&self.shared.failure_file(&self.plan, round, task));
         if let Some(failed) = failure.filter(|failed| failed.lab == self.shared.lab) {
             return format!("task {task} on {}: {}", clean(&failed.node), clean(&failed.why));
         }

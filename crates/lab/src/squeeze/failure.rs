@@ -59,31 +59,22 @@ pub struct Failure {
 }
 
 /// Decides whether a run succeeded.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct SuccessCriteria {
     /// The kind of limit; `None` without a limit.
     pub kind: Option<LimitKind>,
     /// The timeout of the run, if it had one.
     pub timeout: Option<Duration>,
-    /// How the `--success` command ended, if there is one.
-    pub verdict: Option<CommandEnd>,
-}
-
-/// How the `--success` command ended; status 0 accepts the run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CommandEnd {
-    /// It exited with this status.
-    Exited(u8),
-    /// A signal or its timeout ended it.
-    Killed,
+    /// How the `--success` command ended, if there is one; status 0 accepts the run.
+    pub verdict: Option<End>,
 }
 
 impl SuccessCriteria {
     /// How a run failed; `None` if it succeeded.
-    pub fn failure(self, outcome: &Outcome) -> Option<Failure> {
-        let is_success = match self.verdict {
+    pub fn failure(&self, outcome: &Outcome) -> Option<Failure> {
+        let is_success = match &self.verdict {
             // A timeout is a failure, whatever the command decides.
-            Some(end) => end == CommandEnd::Exited(0) && outcome.end != End::TimedOut,
+            Some(end) => end.is_success() && outcome.end != End::TimedOut,
             // A parent that ignores its killed children may still exit with 0; that is not a
             // success. Where the kernel counts no kills (before Linux 4.13), the status decides.
             None => outcome.end.is_success() && outcome.out_of_memory_kills.unwrap_or(0) == 0,
@@ -104,7 +95,7 @@ impl SuccessCriteria {
             timed_out: outcome.end == End::TimedOut,
             out_of_memory_kills: outcome.out_of_memory_kills,
             refused_by_status: match self.verdict {
-                Some(CommandEnd::Exited(status @ 1..)) => Some(status),
+                Some(End::Exited(status @ 1..)) => Some(status),
                 _ => None,
             },
             words: self.words(outcome, &stderr_tail),
@@ -113,7 +104,7 @@ impl SuccessCriteria {
     }
 
     /// How a run failed, in words, as [`Failure::words`].
-    fn words(self, outcome: &Outcome, stderr_tail: &str) -> String {
+    fn words(&self, outcome: &Outcome, stderr_tail: &str) -> String {
         let kills = outcome.out_of_memory_kills.unwrap_or(0);
         let killed = if kills > 0 { "the kernel killed a process of it at the limit: " } else { "" };
         let ending = match &outcome.end {
@@ -143,7 +134,7 @@ impl SuccessCriteria {
     }
 
     /// Whether the kernel applies the limit while it loads a program.
-    fn is_per_process(self) -> bool {
+    fn is_per_process(&self) -> bool {
         matches!(self.kind, Some(LimitKind::AddressSpace | LimitKind::Data))
     }
 }
@@ -153,7 +144,6 @@ pub fn signal_name(signal: i32) -> String {
     Signal::try_from(signal).map_or_else(|_| format!("signal {signal}"), |name| name.as_str().to_owned())
 }
 
-/// Whether a text has one of [`OUT_OF_MEMORY_MESSAGES`].
 fn mentions_memory(text: &str) -> bool {
     let text = text.to_lowercase();
     OUT_OF_MEMORY_MESSAGES.iter().any(|part| text.contains(part))
@@ -184,7 +174,11 @@ mod tests {
         timeout: Some(Duration::from_secs(12)),
         verdict: None,
     };
-    const GROUP: SuccessCriteria = SuccessCriteria { kind: Some(LimitKind::Cgroup), ..SPACE };
+    const GROUP: SuccessCriteria = SuccessCriteria {
+        kind: Some(LimitKind::Cgroup),
+        timeout: Some(Duration::from_secs(12)),
+        verdict: None,
+    };
 
     #[test]
     fn every_end_is_described() {
@@ -213,19 +207,19 @@ mod tests {
         let judge = |verdict| SuccessCriteria { verdict, ..SPACE };
         let (done, _file) = outcome(End::Exited(0), "");
         assert_eq!(judge(None).failure(&done), None);
-        assert_eq!(judge(Some(CommandEnd::Exited(0))).failure(&done), None);
-        let refused = judge(Some(CommandEnd::Exited(1))).failure(&done).unwrap();
+        assert_eq!(judge(Some(End::Exited(0))).failure(&done), None);
+        let refused = judge(Some(End::Exited(1))).failure(&done).unwrap();
         assert_eq!((refused.status, refused.refused_by_status), (Some(0), Some(1)));
         assert!(refused.words.contains("--success"), "{}", refused.words);
         let (failed, _file) = outcome(End::Exited(7), "");
         assert_eq!(
-            judge(Some(CommandEnd::Exited(0))).failure(&failed),
+            judge(Some(End::Exited(0))).failure(&failed),
             None,
             "its own status is the command's to judge"
         );
         let (late, _file) = outcome(End::TimedOut, "");
-        assert!(judge(Some(CommandEnd::Exited(0))).failure(&late).is_some_and(|failure| failure.timed_out));
-        assert!(judge(Some(CommandEnd::Killed)).failure(&done).is_some());
+        assert!(judge(Some(End::Exited(0))).failure(&late).is_some_and(|failure| failure.timed_out));
+        assert!(judge(Some(End::Signalled(SIGKILL))).failure(&done).is_some());
     }
 
     #[test]

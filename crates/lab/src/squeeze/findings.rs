@@ -30,12 +30,9 @@ pub struct SqueezeOptions {
     pub seed: u64,
 }
 
-/// Result of a squeeze.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Findings {
-    /// The kind of limit.
     pub kind: LimitKind,
-    /// The program and its arguments.
     pub command: Vec<String>,
     /// Shell command that judged a run, if any.
     pub success: Option<String>,
@@ -60,13 +57,9 @@ pub struct Findings {
     pub failures: Vec<FailureMode>,
     /// Results for each tried limit, ascending.
     pub limits: Vec<LimitResult>,
-    /// Results without a limit.
     pub unlimited: Unlimited,
-    /// Slowdown near the smallest limit.
     pub slowdown_near_limit: Vec<Level>,
-    /// Every run in order.
     pub trials: Vec<LimitedRun>,
-    /// Caveats, one sentence each.
     pub caveats: Vec<Caveat>,
 }
 
@@ -103,18 +96,13 @@ pub struct FailureMode {
     pub low_bytes: u64,
     /// The largest limit under which this happened.
     pub high_bytes: u64,
-    /// Number of runs.
     pub runs: u32,
 }
 
-/// Results under one limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LimitResult {
-    /// The limit.
     pub limit_bytes: u64,
-    /// Runs that succeeded.
     pub succeeded: u32,
-    /// Runs that failed.
     pub failed: u32,
 }
 
@@ -262,7 +250,6 @@ fn failure_modes(runs: &[LimitedRun]) -> Vec<FailureMode> {
     modes
 }
 
-/// All caveats of a squeeze.
 fn caveats(findings: &Findings, plan: &Plan) -> Vec<Caveat> {
     let mut caveats: Vec<Caveat> = Vec::new();
     let mut add = |code: &str, text: String| caveats.push(Caveat::new(code, "squeeze", None, text));
@@ -298,7 +285,6 @@ fn caveats(findings: &Findings, plan: &Plan) -> Vec<Caveat> {
     caveats
 }
 
-/// What a limit of this kind counts, in words.
 fn what_counts(kind: LimitKind) -> &'static str {
     match kind {
         LimitKind::AddressSpace => {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use strandline_recording::{Reader, Record};
 
-use super::failure::{CommandEnd, SuccessCriteria};
+use super::failure::SuccessCriteria;
 use super::search::LimitRunner;
 use super::{LimitKind, LimitedRun};
 use crate::cell::{End, Measure, Outcome, Subject};
@@ -35,27 +35,17 @@ const INTERVAL: Duration = Duration::from_millis(1);
 
 /// Runs a command under limits.
 pub struct Runner<'a> {
-    /// The kind of limit.
-    pub kind: LimitKind,
+    kind: LimitKind,
     /// The command, without limits. Its timeout, if any, was set by the user.
-    pub subject: Subject,
+    subject: Subject,
     /// Shell command that judges runs.
-    pub success: Option<String>,
-    /// Makes the runs.
-    pub executor: &'a mut dyn Executor,
-    /// Stores the runs.
-    pub journal: &'a mut Journal,
-    state: State,
-}
-
-/// What the runs so far have shown.
-#[derive(Default)]
-struct State {
+    success: Option<String>,
+    executor: &'a mut dyn Executor,
+    journal: &'a mut Journal,
     /// How often each subject was run, by name.
     rounds: BTreeMap<String, u32>,
     /// Timeout of a run, once known.
     timeout: Option<Duration>,
-    /// Whether a run has timed out.
     has_timed_out: bool,
 }
 
@@ -68,20 +58,21 @@ impl<'a> Runner<'a> {
         executor: &'a mut dyn Executor,
         journal: &'a mut Journal,
     ) -> Self {
-        let state = State { timeout: subject.timeout, ..State::default() };
-        Self { kind, subject, success, executor, journal, state }
+        let timeout = subject.timeout;
+        let rounds = BTreeMap::new();
+        Self { kind, subject, success, executor, journal, rounds, timeout, has_timed_out: false }
     }
 
     /// Runs a subject, or takes the outcome from the journal.
     fn outcome(&mut self, subject: &Subject) -> Result<Outcome, StopReason> {
-        let runs = self.state.rounds.entry(subject.name.clone()).or_default();
+        let runs = self.rounds.entry(subject.name.clone()).or_default();
         let round = *runs;
         *runs = runs.saturating_add(1);
         if let Some(outcome) = self.journal.outcome(&subject.name, round) {
             return Ok(outcome.clone());
         }
         let outcome = self.executor.run(subject, &self.journal.cell(&subject.name, round))?;
-        self.journal.keep(&subject.name, round, &outcome).map_err(StopReason::Failed)?;
+        self.journal.keep(&subject.name, round, &outcome)?;
         Ok(outcome)
     }
 
@@ -100,7 +91,7 @@ impl<'a> Runner<'a> {
         command: &str,
         name: &str,
         outcome: &Outcome,
-    ) -> Result<CommandEnd, StopReason> {
+    ) -> Result<End, StopReason> {
         let status = match outcome.end {
             End::Exited(status) => i32::from(status),
             End::Signalled(signal) => SIGNAL_STATUS + signal,
@@ -115,13 +106,12 @@ impl<'a> Runner<'a> {
             environment,
             directory: self.subject.directory.clone(),
             stdin: outcome.stdout.clone(),
-            timeout: self.state.timeout,
+            timeout: self.timeout,
             ..Subject::default()
         };
         match self.outcome(&subject)?.end {
-            End::Exited(status) => Ok(CommandEnd::Exited(status)),
             End::NotStarted(why) => Err(StopReason::Failed(format!("the --success command: {why}"))),
-            End::Signalled(_) | End::TimedOut => Ok(CommandEnd::Killed),
+            end => Ok(end),
         }
     }
 }
@@ -132,8 +122,8 @@ impl LimitRunner for Runner<'_> {
     fn run(&mut self, limit_bytes: Option<u64>) -> Result<LimitedRun, StopReason> {
         let run = self.run_once(limit_bytes)?;
         let is_first_timeout =
-            run.failure.as_ref().is_some_and(|failure| failure.timed_out) && !self.state.has_timed_out;
-        self.state.has_timed_out |= is_first_timeout;
+            run.failure.as_ref().is_some_and(|failure| failure.timed_out) && !self.has_timed_out;
+        self.has_timed_out |= is_first_timeout;
         if !is_first_timeout || self.subject.timeout.is_some() {
             return Ok(run);
         }
@@ -145,7 +135,7 @@ impl Runner<'_> {
     /// Makes one run; the first one is recorded, if a recording shows the peak.
     fn run_once(&mut self, limit_bytes: Option<u64>) -> Result<LimitedRun, StopReason> {
         let name = limit_bytes.map_or_else(|| "no limit".to_owned(), |bytes| format!("{bytes} bytes"));
-        let is_first = self.state.rounds.is_empty();
+        let is_first = self.rounds.is_empty();
         // For control groups the first guess is the high-water mark, which every run provides.
         let recorded = if is_first && self.kind != LimitKind::Cgroup { self.recorded_run()? } else { None };
         let is_recorded = recorded.is_some();
@@ -155,24 +145,24 @@ impl Runner<'_> {
                 let subject = Subject {
                     name: name.clone(),
                     limits: limit_bytes.map_or_else(Limits::default, |bytes| self.kind.limits(bytes)),
-                    timeout: self.state.timeout,
+                    timeout: self.timeout,
                     ..self.subject.clone()
                 };
                 self.outcome(&subject)?
             }
         };
-        if self.state.timeout.is_none()
+        if self.timeout.is_none()
             && let Some(wall) = outcome.figures.wall_seconds
         {
             let timeout = Duration::try_from_secs_f64(HANG_EXTRA_SECONDS + HANG_FACTOR * wall);
             // In whole seconds, for readable messages.
-            self.state.timeout = timeout.ok().map(|timeout| Duration::from_secs(timeout.as_secs()));
+            self.timeout = timeout.ok().map(|timeout| Duration::from_secs(timeout.as_secs()));
         }
         let success = self.success.clone();
         let verdict =
             success.map(|command| self.run_success_command(&command, &name, &outcome)).transpose()?;
         let kind = limit_bytes.map(|_| self.kind);
-        let criteria = SuccessCriteria { kind, timeout: self.state.timeout, verdict };
+        let criteria = SuccessCriteria { kind, timeout: self.timeout, verdict };
         let sampled_bytes = outcome.recording.as_deref().and_then(|path| sampled_peak(path, self.kind));
         let high_water = outcome.figures.high_water_bytes;
         // Samples miss peaks shorter than their interval; resident memory is also address space.

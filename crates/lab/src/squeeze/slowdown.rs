@@ -27,15 +27,10 @@ pub struct Unlimited {
     pub runs: u32,
     /// Failed runs among them.
     pub failed: u32,
-    /// Peak of the limited resource.
     pub peak_bytes: Option<u64>,
-    /// The largest resident set of any one of its processes.
     pub high_water_bytes: Option<u64>,
-    /// Time from start to end.
     pub wall_seconds: Option<Estimate>,
-    /// Page faults that needed no I/O.
     pub minor_faults: Option<Estimate>,
-    /// Page faults that needed I/O.
     pub major_faults: Option<Estimate>,
 }
 
@@ -54,19 +49,14 @@ pub struct LimitedFigure {
 pub struct Level {
     /// The limit as a multiple of the smallest.
     pub factor: f64,
-    /// The limit.
     pub limit_bytes: u64,
     /// Number of rounds.
     pub runs: u32,
-    /// Time from start to end.
     pub wall_seconds: LimitedFigure,
-    /// Page faults that needed no I/O.
     pub minor_faults: LimitedFigure,
-    /// Page faults that needed I/O.
     pub major_faults: LimitedFigure,
 }
 
-/// Result of [`measure`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SlowdownResult {
     /// The levels, ascending.
@@ -82,21 +72,15 @@ struct MeasuredFigure {
     resolution: f64,
 }
 
-/// Time from start to end.
 const WALL_SECONDS: MeasuredFigure =
     MeasuredFigure { value: |figures| figures.wall_seconds, resolution: WALL_RESOLUTION_SECONDS };
-/// Page faults that needed no I/O.
 const MINOR_FAULTS: MeasuredFigure =
     MeasuredFigure { value: |figures| figures.minor_faults.map(|count| count as f64), resolution: 1.0 };
-/// Page faults that needed I/O.
 const MAJOR_FAULTS: MeasuredFigure =
     MeasuredFigure { value: |figures| figures.major_faults.map(|count| count as f64), resolution: 1.0 };
 
 /// Runs `rounds` rounds (at least one, because they are also a check) of the levels above
 /// `smallest_bytes` and of no limit, in an order drawn by `seed`.
-///
-/// # Errors
-/// [`StopReason`] if a run cannot be made.
 pub fn measure(
     search: &mut Search<'_>,
     smallest_bytes: u64,

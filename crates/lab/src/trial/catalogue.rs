@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use super::setting::{BaselineFigure, fill_placeholders};
-use crate::path_error::path_error;
+use crate::command_line::is_variable_name;
+use crate::path_error::AtPath;
 use strandline_process::shell::{is_unsafe, shell_value, shell_word};
 
 const BUILT_IN: &str = include_str!("remedies.toml");
@@ -155,7 +156,6 @@ pub fn version_numbers(version: &str) -> Option<Vec<u64>> {
     parts.filter(|parts| !parts.is_empty())
 }
 
-/// A file of candidates and libraries.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CatalogueFile {
@@ -187,7 +187,7 @@ impl Catalogue {
         let mut text = String::new();
         let file = std::fs::File::open(path);
         let read = file.and_then(|file| file.take(MAX_CATALOGUE_BYTES + 1).read_to_string(&mut text));
-        read.map_err(|error| path_error(path, &error))?;
+        read.at(path)?;
         if text.len() as u64 > MAX_CATALOGUE_BYTES {
             return Err(format!("{name}: larger than a catalogue can be ({MAX_CATALOGUE_BYTES} bytes)"));
         }
@@ -312,8 +312,7 @@ impl Candidate {
     /// Checks the names of variables and tunables, and the characters of all texts.
     fn check_names(&self) -> Result<(), String> {
         for name in self.environment.keys() {
-            let begins_as_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
-            if !begins_as_name || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+            if !is_variable_name(name) {
                 return Err(format!("`{name}` is not the name of a variable"));
             }
             if name == "GLIBC_TUNABLES" || name == "LD_PRELOAD" {

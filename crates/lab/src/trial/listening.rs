@@ -39,7 +39,6 @@ fn has_listener(list: &str, port: u16) -> bool {
     })
 }
 
-/// Whether a connection to `port` is accepted.
 fn accepts(port: u16) -> bool {
     let addresses = [SocketAddr::from(([127, 0, 0, 1], port)), SocketAddr::from((Ipv6Addr::LOCALHOST, port))];
     addresses.iter().any(|address| TcpStream::connect_timeout(address, CONNECT_TIMEOUT).is_ok())

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use strandline_inspect::facts::{Explanation, Runtime};
+use strandline_process::smaps::Counts;
 use strandline_recording::{CaveatRecord, Moment, Reader, Record};
 
 use super::applies::MappedAllocator;
@@ -120,34 +121,13 @@ pub struct Observation {
     pub notes: Vec<String>,
 }
 
-/// Proportional shares of the pages of a process: each page divided by the number of processes that
-/// map it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Shares {
-    /// Anonymous memory (`Pss_Anon`), shared only between processes related by fork.
-    pub anonymous_bytes: u64,
-    /// Shared memory (`Pss_Shmem`).
-    pub shmem_bytes: u64,
-}
-
-impl Shares {
-    /// Parses /proc/PID/smaps_rollup; `None` if a figure is missing (Linux 5.2 and older).
-    pub fn read(text: &str) -> Option<Self> {
-        let bytes = |name: &str| -> Option<u64> {
-            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-            line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
-        };
-        Some(Self { anonymous_bytes: bytes("Pss_Anon:")?, shmem_bytes: bytes("Pss_Shmem:")? })
-    }
-}
-
 /// The ledger of one process of a server.
 #[derive(Debug)]
 pub struct ServerLedger {
     /// The ledger.
     pub explanation: Explanation,
-    /// Its shares of pages; `None` if unknown.
-    pub shares: Option<Shares>,
+    /// Its smaps_rollup; `None` if that cannot be read.
+    pub rollup: Option<Counts>,
 }
 
 /// Data of one process in a recording.
@@ -163,7 +143,6 @@ struct RecordedProcess {
     exit: Option<ExitLedger>,
 }
 
-/// The ledger of a process at its end.
 #[derive(Debug)]
 struct ExitLedger {
     explanation: Box<Explanation>,
@@ -347,10 +326,11 @@ impl Observation {
             observation.peak_bytes = explanation.kernel.high_water_bytes;
             return observation;
         }
-        let shares: Option<Vec<Shares>> = ledgers.iter().map(|ledger| ledger.shares).collect();
+        let shares: Option<Vec<Counts>> =
+            ledgers.iter().map(|ledger| ledger.rollup.filter(Counts::has_pss_parts)).collect();
         let max_file_bytes = kernels().map(|kernel| kernel.file_bytes).max().unwrap_or_default();
         observation.settled_bytes = shares.map(|shares| {
-            let parts = shares.iter().flat_map(|shares| [shares.anonymous_bytes, shares.shmem_bytes]);
+            let parts = shares.iter().flat_map(|shares| [shares.pss_anonymous_bytes, shares.pss_shmem_bytes]);
             parts.fold(max_file_bytes, u64::saturating_add)
         });
         if observation.settled_bytes.is_none() {
@@ -431,15 +411,17 @@ mod tests {
 
     #[test]
     fn a_tree_counts_shared_pages_once_and_strangers_not_at_all() {
-        let shares = |anonymous_bytes, shmem_bytes| Some(Shares { anonymous_bytes, shmem_bytes });
+        let rollup = |pss_anonymous_bytes, pss_shmem_bytes| {
+            Some(Counts { pss_bytes: 90, pss_anonymous_bytes, pss_shmem_bytes, ..Counts::default() })
+        };
         let mut ledgers = [
             ServerLedger {
                 explanation: ledger(90, 40, "glibc", "main_arena in libc.so.6"),
-                shares: shares(20, 5),
+                rollup: rollup(20, 5),
             },
             ServerLedger {
                 explanation: ledger(100, 30, "jemalloc", "symbol mallctl of the executable"),
-                shares: shares(30, 5),
+                rollup: rollup(30, 5),
             },
         ];
         let observation = Observation::of_ledgers(&ledgers);
@@ -465,23 +447,13 @@ mod tests {
         let single = Observation::of_ledgers(&ledgers[..1]);
         assert_eq!((single.settled_bytes, single.peak_bytes), (Some(90), Some(180)));
         assert_eq!(single.glibc.as_deref(), Some("2.36"));
-        ledgers[1].shares = None;
-        let unknown = Observation::of_ledgers(&ledgers);
-        assert_eq!(unknown.settled_bytes, None, "kinds of figures are not mixed");
-        assert!(unknown.failure.unwrap().contains("Pss_Anon"));
-    }
-
-    #[test]
-    fn shares_are_read_or_not_known() {
-        let text = "Rss:  9 kB\nPss_Anon:     152 kB\nPss_File: 1 kB\nPss_Shmem:    3 kB\n";
-        assert_eq!(Shares::read(text), Some(Shares { anonymous_bytes: 152 << 10, shmem_bytes: 3 << 10 }));
-        for text in
-            ["", "Pss_Anon: 1 kB\n", "Pss_Anon: x kB\nPss_Shmem: 1 kB\n", "Pss_Anon: 1\nPss_Shmem: 1 kB"]
-        {
-            assert_eq!(Shares::read(text), None, "{text}");
+        // Linux 5.2 prints no parts of Pss.
+        for unknown in [None, rollup(0, 0)] {
+            ledgers[1].rollup = unknown;
+            let unknown = Observation::of_ledgers(&ledgers);
+            assert_eq!(unknown.settled_bytes, None, "kinds of figures are not mixed");
+            assert!(unknown.failure.unwrap().contains("Pss_Anon"));
         }
-        let huge = "Pss_Anon: 99999999999999999 kB\nPss_Shmem: 1 kB\n";
-        assert_eq!(Shares::read(huge), None);
     }
 
     #[test]

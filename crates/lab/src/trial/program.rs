@@ -15,7 +15,7 @@ use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::read::{ReadCache, ReadRef};
 use strandline_sys::spawn::DEFAULT_PATH;
 
-use crate::path_error::path_error;
+use crate::path_error::AtPath;
 
 /// Maximum number of scripts in a row that the kernel follows (`fs/exec.c`, `exec_binprm`: ELOOP
 /// at a `depth` above 5).
@@ -88,9 +88,8 @@ impl Program {
     /// # Errors
     /// One line that names the file and the reason why it cannot be read as an ELF file.
     pub fn of_file(path: &Path) -> Result<Self, String> {
-        let unreadable = |error: std::io::Error| path_error(path, &error);
-        let file = File::open(path).map_err(unreadable)?;
-        let metadata = file.metadata().map_err(unreadable)?;
+        let file = File::open(path).at(path)?;
+        let metadata = file.metadata().at(path)?;
         let privilege = privilege(path, metadata.permissions().mode());
         let file_data = ReadCache::new(file);
         let class = file_data.read_bytes_at(0, CLASS_END as u64).ok();
@@ -109,9 +108,7 @@ impl Program {
 
 /// How an ELF file is linked.
 struct Linking {
-    /// The dynamic loader that it names.
     loader: Option<String>,
-    /// Whether it exports `malloc`.
     defines_malloc: bool,
 }
 
@@ -210,10 +207,9 @@ pub(crate) fn is_executable(path: &Path) -> bool {
 /// Returns the interpreter of the script `path`: the word after `#!`, or the program that `env`
 /// starts. `None` if the file is not a script.
 fn interpreter(path: &Path) -> Result<Option<OsString>, String> {
-    let unreadable = |error: std::io::Error| path_error(path, &error);
-    let file = File::open(path).map_err(unreadable)?;
+    let file = File::open(path).at(path)?;
     let mut start = Vec::new();
-    file.take(MAX_LINE_BYTES as u64).read_to_end(&mut start).map_err(unreadable)?;
+    file.take(MAX_LINE_BYTES as u64).read_to_end(&mut start).at(path)?;
     let Some(line) = start.strip_prefix(b"#!") else { return Ok(None) };
     let line = line.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let mut words = line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());

@@ -1,13 +1,13 @@
 //! Ranks the candidates: better, worse or the same compared with no settings, the best for a goal,
 //! and pairs worth trying.
 //!
-//! Input is evaluated figures; figures that cannot be distinguished count as `same` and are not
-//! ranked.
+//! Figures that cannot be distinguished count as `same` and are not ranked.
 
 use serde::Serialize;
 
 use super::applies::check_compatible;
-use super::catalogue::Candidate;
+use super::catalogue::{Candidate, Catalogue};
+use super::tries::{Figure, Tried, TryResult};
 use crate::statistics::Verdict;
 
 /// Times within this factor of the least are equally good; the order of the catalogue then decides.
@@ -52,44 +52,23 @@ pub enum Status {
     Failed,
 }
 
-/// A figure compared with that of runs without settings.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ComparedFigure {
-    /// The median of its runs.
-    pub median: f64,
-    /// Median ratio to the runs without settings; `None` if no round has both figures.
-    pub ratio: Option<f64>,
-    /// The verdict on the ratio.
-    pub change: Verdict,
-}
-
-/// Figures of one candidate.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct CandidateFigures {
-    /// Why it failed, if it did.
-    pub failure: Option<String>,
-    /// Settled resident bytes.
-    pub settled: Option<ComparedFigure>,
-    /// Peak resident bytes.
-    pub peak: Option<ComparedFigure>,
-    /// Wall time in seconds.
-    pub wall: Option<ComparedFigure>,
-}
-
-impl CandidateFigures {
-    fn goal_figure(&self, goal: Goal) -> Option<ComparedFigure> {
+impl TryResult {
+    /// The figure that `goal` minimizes.
+    pub fn goal_figure(&self, goal: Goal) -> &Figure {
         match goal {
-            Goal::Settled | Goal::TimeBounded => self.settled,
-            Goal::Peak => self.peak,
+            Goal::Settled | Goal::TimeBounded => &self.settled,
+            Goal::Peak => &self.peak,
         }
     }
 
     /// Status under `goal`.
     pub fn status(&self, goal: Goal) -> Status {
-        let figure = self.goal_figure(goal).filter(|_| self.failure.is_none());
-        let Some(figure) = figure else { return Status::Failed };
+        let figure = self.goal_figure(goal);
+        if self.failure.is_some() || figure.estimate.is_none() {
+            return Status::Failed;
+        }
         let is_too_slow = goal == Goal::TimeBounded && !self.is_within_time_bound();
-        match figure.change {
+        match figure.verdict() {
             Verdict::Less if is_too_slow => Status::Worse,
             Verdict::Less => Status::Better,
             Verdict::More => Status::Worse,
@@ -99,8 +78,8 @@ impl CandidateFigures {
 
     /// Whether the median time ratio is at most [`MAX_TIME_RATIO`]; false if unknown. The interval
     /// is left to the report: with few rounds it excludes nothing.
-    pub fn is_within_time_bound(&self) -> bool {
-        self.wall.and_then(|wall| wall.ratio).is_some_and(|ratio| ratio <= MAX_TIME_RATIO)
+    fn is_within_time_bound(&self) -> bool {
+        self.wall.ratio.is_some_and(|ratio| ratio.median <= MAX_TIME_RATIO)
     }
 }
 
@@ -113,18 +92,15 @@ pub struct Ranking {
     pub best: Option<usize>,
 }
 
-/// Ranks `measured` for `goal`.
-pub fn rank(measured: &[CandidateFigures], goal: Goal) -> Ranking {
-    let mut ranked: Vec<RankedCandidate> = measured
-        .iter()
-        .enumerate()
-        .map(|(index, figures)| RankedCandidate {
-            status: figures.status(goal),
-            bytes: figures.goal_figure(goal).map_or(f64::INFINITY, |figure| figure.median),
-            seconds: figures.wall.map_or(f64::INFINITY, |figure| figure.median),
-            index,
-        })
-        .collect();
+/// Ranks `tried` for `goal`.
+pub fn rank(tried: &[Tried], goal: Goal) -> Ranking {
+    let ranked = tried.iter().enumerate().map(|(index, Tried { result, .. })| RankedCandidate {
+        status: result.status(goal),
+        bytes: result.goal_figure(goal).median().unwrap_or(f64::INFINITY),
+        seconds: result.wall.median().unwrap_or(f64::INFINITY),
+        index,
+    });
+    let mut ranked: Vec<RankedCandidate> = ranked.collect();
     // Stable: equal candidates keep the order of the catalogue.
     ranked.sort_by(|a, b| {
         a.status.cmp(&b.status).then(a.bytes.total_cmp(&b.bytes)).then(a.seconds.total_cmp(&b.seconds))
@@ -186,26 +162,22 @@ pub fn pareto(points: &[Option<Point>]) -> Vec<usize> {
 
 /// Pairs of better candidates to try together, the most promising first, at most `max_pairs`.
 ///
-/// Both must be compatible, and neither may contain the other.
-pub fn pairs(
-    candidates: &[&Candidate],
-    measured: &[CandidateFigures],
-    goal: Goal,
-    max_pairs: usize,
-) -> Vec<[usize; 2]> {
-    let ranking = rank(measured, goal);
-    let better: Vec<usize> = ranking
-        .order
-        .into_iter()
-        .filter(|&index| measured.get(index).is_some_and(|figures| figures.status(goal) == Status::Better))
-        .collect();
+/// Both must be candidates of `catalogue` and compatible, and neither may contain the other.
+pub fn pairs(catalogue: &Catalogue, tried: &[Tried], goal: Goal, max_pairs: usize) -> Vec<[usize; 2]> {
+    let candidate = |index: usize| -> Option<&Candidate> {
+        let id = &tried.get(index)?.setting.id;
+        catalogue.candidates.iter().find(|candidate| candidate.id == *id)
+    };
+    let is_better =
+        |index: &usize| tried.get(*index).is_some_and(|tried| tried.result.status(goal) == Status::Better);
+    let better: Vec<usize> = rank(tried, goal).order.into_iter().filter(is_better).collect();
     // Each pair after the sum of its ranks.
     let mut ranked_pairs: Vec<(usize, [usize; 2])> = Vec::new();
     for (first_rank, &first) in better.iter().enumerate().take(MAX_PAIRED_CANDIDATES) {
         for (second_rank, &second) in
             better.iter().enumerate().take(MAX_PAIRED_CANDIDATES).skip(first_rank + 1)
         {
-            let (Some(a), Some(b)) = (candidates.get(first), candidates.get(second)) else { continue };
+            let (Some(a), Some(b)) = (candidate(first), candidate(second)) else { continue };
             if check_compatible(a, b).is_ok() && !contains(a, b) && !contains(b, a) {
                 ranked_pairs.push((first_rank + second_rank, [first, second]));
             }
@@ -234,31 +206,34 @@ fn contains(superset: &Candidate, part: &Candidate) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::catalogue::Catalogue;
+    use super::super::applies::AppliedSetting;
+    use super::super::tries::TriedSetting;
     use super::*;
+    use crate::statistics::{Ratio, without_interval};
 
     const MIB: f64 = 1_048_576.0;
 
-    fn compared(median: f64, ratio: f64) -> Option<ComparedFigure> {
-        let change = match ratio {
-            ratio if ratio < 0.98 => Verdict::Less,
-            ratio if ratio > 1.02 => Verdict::More,
-            _ => Verdict::Same,
+    fn figure(median: f64, ratio: f64) -> Figure {
+        let ratio = Ratio { median: ratio, low: Some(ratio * 0.98), high: Some(ratio * 1.02) };
+        Figure { estimate: without_interval(&[median]), ratio: Some(ratio) }
+    }
+
+    fn measured(settled: f64, peak: f64, wall: f64) -> Tried {
+        let result = TryResult {
+            settled: figure(settled * MIB, settled / 100.0),
+            peak: figure(peak * MIB, peak / 200.0),
+            wall: figure(wall, wall / 10.0),
+            ..TryResult::default()
         };
-        Some(ComparedFigure { median, ratio: Some(ratio), change })
+        let catalogue = Catalogue::built_in().unwrap();
+        let setting = TriedSetting::single(&catalogue.candidates[0], AppliedSetting::default());
+        Tried { setting, result }
     }
 
-    fn measured(settled: f64, peak: f64, wall: f64) -> CandidateFigures {
-        CandidateFigures {
-            failure: None,
-            settled: compared(settled * MIB, settled / 100.0),
-            peak: compared(peak * MIB, peak / 200.0),
-            wall: compared(wall, wall / 10.0),
-        }
-    }
-
-    fn failed() -> CandidateFigures {
-        CandidateFigures { failure: Some("exit status 1".into()), ..measured(1.0, 1.0, 1.0) }
+    fn failed() -> Tried {
+        let mut tried = measured(1.0, 1.0, 1.0);
+        tried.result.failure = Some("exit status 1".into());
+        tried
     }
 
     #[test]
@@ -275,9 +250,9 @@ mod tests {
         assert_eq!(rank(&candidates, Goal::Peak).best, Some(3));
         let bounded = rank(&candidates, Goal::TimeBounded);
         assert_eq!(bounded.best, Some(3), "the other takes 1.9 times as long");
-        assert_eq!(candidates[1].status(Goal::TimeBounded), Status::Worse);
-        assert_eq!(candidates[1].status(Goal::Settled), Status::Better);
-        assert_eq!(candidates[2].status(Goal::Settled), Status::Failed);
+        assert_eq!(candidates[1].result.status(Goal::TimeBounded), Status::Worse);
+        assert_eq!(candidates[1].result.status(Goal::Settled), Status::Better);
+        assert_eq!(candidates[2].result.status(Goal::Settled), Status::Failed);
         assert_eq!(rank(&candidates[..1], Goal::Settled).best, None, "the same is not better");
         assert_eq!(rank(&[], Goal::Settled), Ranking::default());
     }
@@ -298,10 +273,12 @@ mod tests {
 
     #[test]
     fn nothing_measured_is_failed() {
-        assert_eq!(CandidateFigures::default().status(Goal::Peak), Status::Failed);
-        assert!(!CandidateFigures::default().is_within_time_bound());
-        let wall = Some(ComparedFigure { median: 1.0, ratio: None, change: Verdict::Unknown });
-        assert!(!CandidateFigures { wall, ..measured(1.0, 1.0, 1.0) }.is_within_time_bound());
+        assert_eq!(TryResult::default().status(Goal::Peak), Status::Failed);
+        assert!(!TryResult::default().is_within_time_bound());
+        let mut untimed = measured(1.0, 1.0, 1.0).result;
+        assert!(untimed.is_within_time_bound());
+        untimed.wall.ratio = None;
+        assert!(!untimed.is_within_time_bound());
     }
 
     #[test]
@@ -324,11 +301,7 @@ mod tests {
             "arena_max_1_trim",
             "top_pad_0",
         ];
-        let chosen: Vec<&Candidate> = ids
-            .iter()
-            .map(|id| catalogue.candidates.iter().find(|candidate| candidate.id == *id).unwrap())
-            .collect();
-        let candidates = [
+        let mut candidates = [
             measured(20.0, 1.0, 10.0),
             measured(30.0, 1.0, 10.0),
             measured(40.0, 1.0, 10.0),
@@ -336,11 +309,14 @@ mod tests {
             measured(15.0, 1.0, 10.0),
             measured(100.0, 1.0, 10.0),
         ];
-        let all_pairs = pairs(&chosen, &candidates, Goal::Settled, 10);
+        for (tried, id) in candidates.iter_mut().zip(ids) {
+            tried.setting.id = id.to_owned();
+        }
+        let all_pairs = pairs(&catalogue, &candidates, Goal::Settled, 10);
         // jemalloc is compatible with none of them, arena_max_1_trim contains two, top_pad_0 did
         // not help.
         assert_eq!(all_pairs, [[0, 2], [1, 2]]);
-        assert_eq!(pairs(&chosen, &candidates, Goal::Settled, 1), [[0, 2]]);
-        assert!(pairs(&chosen, &candidates[..2], Goal::Settled, 9).is_empty());
+        assert_eq!(pairs(&catalogue, &candidates, Goal::Settled, 1), [[0, 2]]);
+        assert!(pairs(&catalogue, &candidates[..2], Goal::Settled, 9).is_empty());
     }
 }

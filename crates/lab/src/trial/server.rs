@@ -1,7 +1,7 @@
 //! Runs a server under a load: starts it, waits until it is ready, runs the load, lets it settle,
 //! takes its ledgers, and ends it.
 //!
-//! It wraps another [`Executor`], so that the engine needs no special case. The observation of a
+//! It wraps the local executor, so that the engine needs no special case. The observation of a
 //! run is written to a file next to its output, in place of a recording.
 
 use std::io::{Read, Seek, SeekFrom};
@@ -13,13 +13,15 @@ use nix::unistd::{Pid, getsid};
 use serde::{Deserialize, Serialize};
 use strandline_inspect::explain::{Options, explain};
 use strandline_process::error::Error;
-use strandline_process::procfs::Process;
+use strandline_process::procfs::{Process, all_pids};
 
 use super::listening::is_open;
-use super::observation::{Observation, ServerLedger, Shares};
+use super::observation::{Observation, ServerLedger};
+use crate::atomic_file::write_json;
 use crate::cell::{End, Outcome, Subject};
-use crate::executor::{Executor, Job, StopReason};
-use crate::path_error::path_error;
+use crate::executor::{Executor, StopReason};
+use crate::local::{Job, LocalExecutor};
+use crate::path_error::AtPath;
 use crate::tail::{last_lines, stderr_tail};
 
 /// Number of lines of the server's standard error in a failure message.
@@ -75,21 +77,19 @@ const THREADS_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_OUTPUT_BYTES: u64 = 64 << 20;
 /// Maximum size of output searched at a time.
 const SEARCH_BYTES: u64 = 1 << 20;
-/// Maximum size read from smaps_rollup; the kernel writes about 1000 bytes.
-const MAX_ROLLUP_BYTES: u64 = 64 << 10;
 /// Maximum number of processes of a server; a run with more fails.
 const MAX_PROCESSES: usize = 1000;
 
-/// Runs servers with another executor.
+/// Runs servers on this machine.
 pub struct ServerExecutor {
-    inner: Box<dyn Executor>,
+    local: LocalExecutor,
     service: Service,
 }
 
 impl ServerExecutor {
-    /// Runs servers as given by `service`, with `inner`.
-    pub fn new(inner: Box<dyn Executor>, service: Service) -> Self {
-        Self { inner, service }
+    /// Runs servers as given by `service`, with `local`.
+    pub fn new(local: LocalExecutor, service: Service) -> Self {
+        Self { local, service }
     }
 
     /// Runs a started server up to its ledgers. The result holds the outcome if the server ended by
@@ -114,9 +114,9 @@ impl ServerExecutor {
                 timeout: self.service.timeout,
                 ..Subject::default()
             };
-            let outcome = self.inner.run(&load, &folder.join("load"))?;
+            let outcome = self.local.run(&load, &folder.join("load"))?;
             load_seconds = outcome.figures.wall_seconds.or_else(|| Some(begin.elapsed().as_secs_f64()));
-            if let Some(ended) = self.inner.wait(job, Some(Duration::ZERO))? {
+            if let Some(ended) = self.local.wait(job, Some(Duration::ZERO))? {
                 let why = format!("the server ended under its load: {}", describe_end(&ended));
                 return Ok(ServerRun::failed(why, Some(ended)));
             }
@@ -124,11 +124,11 @@ impl ServerExecutor {
                 return Ok(ServerRun::failed(format!("the load failed: {}", describe_end(&outcome)), None));
             }
         }
-        if let Some(ended) = self.inner.wait(job, Some(self.service.settle_time))? {
+        if let Some(ended) = self.local.wait(job, Some(self.service.settle_time))? {
             let why = format!("the server ended before it was measured: {}", describe_end(&ended));
             return Ok(ServerRun::failed(why, Some(ended)));
         }
-        let Some(pid) = self.inner.pid(job)? else {
+        let Some(pid) = self.local.pid(job)? else {
             return Ok(ServerRun::failed("the server's process is not known".to_owned(), None));
         };
         let mut run = ledgers_of(pid);
@@ -141,7 +141,7 @@ impl ServerExecutor {
         let ready = self.service.ready.clone();
         let begin = Instant::now();
         let mut searches = Vec::new();
-        if let (ReadyCondition::Line(_), Some(output)) = (&ready, self.inner.output(job)) {
+        if let (ReadyCondition::Line(_), Some(output)) = (&ready, self.local.output(job)) {
             searches = vec![OutputSearch::new(output.stdout), OutputSearch::new(output.stderr)];
         }
         loop {
@@ -159,7 +159,7 @@ impl ServerExecutor {
                 ReadyCondition::After(pause) => pause.saturating_sub(begin.elapsed()),
                 _ => POLL_INTERVAL,
             };
-            if let Some(ended) = self.inner.wait(job, Some(pause))? {
+            if let Some(ended) = self.local.wait(job, Some(pause))? {
                 let mut why = format!("the server ended before it was ready: {}", describe_end(&ended));
                 if ended.end.is_success() {
                     why += "; if it moved to the background, run it in the foreground";
@@ -181,12 +181,11 @@ impl ServerExecutor {
             }
         };
         let seconds = self.service.ready_timeout.as_secs_f64();
-        let tail = self.inner.output(job).map(|output| stderr_tail(&output.stderr, TAIL_LINES));
+        let tail = self.local.output(job).map(|output| stderr_tail(&output.stderr, TAIL_LINES));
         format!("{problem} within {seconds} s{hint}{}", tail.unwrap_or_default())
     }
 }
 
-/// Result of a run of a server.
 struct ServerRun {
     observation: Observation,
     /// The outcome of the server, if it ended by itself.
@@ -194,14 +193,15 @@ struct ServerRun {
 }
 
 impl ServerRun {
-    /// A run that failed for this reason.
     fn failed(why: String, ended: Option<Outcome>) -> Self {
         Self { observation: Observation { failure: Some(why), ..Observation::default() }, ended }
     }
 }
 
 impl Executor for ServerExecutor {
-    crate::executor::delegate_to!(inner);
+    fn no_counters_reason(&self) -> Option<String> {
+        self.local.no_counters_reason()
+    }
 
     fn run(&mut self, subject: &Subject, folder: &Path) -> Result<Outcome, StopReason> {
         if let ReadyCondition::Port(port) = self.service.ready
@@ -211,13 +211,13 @@ impl Executor for ServerExecutor {
                 "another process already listens at port {port}: end it, or give the server another port"
             )));
         }
-        let job = self.inner.start(subject, folder)?;
+        let job = self.local.start(subject, folder)?;
         let mut run = self.run_to_ledgers(job, subject, folder)?;
         let mut outcome = match run.ended.take() {
             Some(ended) => ended,
             None => {
-                self.inner.stop(job, GRACE)?;
-                let ended = self.inner.wait(job, Some(GRACE + LAUNCHER_GRACE))?;
+                self.local.stop(job, GRACE)?;
+                let ended = self.local.wait(job, Some(GRACE + LAUNCHER_GRACE))?;
                 ended.ok_or_else(|| {
                     StopReason::Failed(format!("{}: the server cannot be ended", subject.name))
                 })?
@@ -234,18 +234,11 @@ impl Executor for ServerExecutor {
                 "has several processes: a peak of all of them together is not known, only of each".to_owned(),
             );
         }
-        outcome.recording = Some(write_observation(&run.observation, folder)?);
+        let path = folder.join(OBSERVATION_FILE);
+        write_json(&path, &run.observation)?;
+        outcome.recording = Some(path);
         Ok(outcome)
     }
-}
-
-/// Writes the observation of a run into its folder, and returns the path.
-fn write_observation(observation: &Observation, folder: &Path) -> Result<PathBuf, StopReason> {
-    let path = folder.join(OBSERVATION_FILE);
-    let text = serde_json::to_vec(observation).map_err(|error| StopReason::Failed(error.to_string()))?;
-    let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&path, text));
-    written.map_err(|error| StopReason::Failed(path_error(&path, &error)))?;
-    Ok(path)
 }
 
 /// Reads the observation of the run of a server from its file.
@@ -274,9 +267,10 @@ fn ledgers_of(pid: i32) -> ServerRun {
             None,
         );
     }
+    let rollup_of = |pid| Process::open(pid).ok().and_then(|process| process.smaps_rollup());
     for process in tree {
         match explain(process, &Options { finds_zero_pages: false, ..Options::default() }) {
-            Ok(explanation) => ledgers.push(ServerLedger { explanation, shares: shares_of(process) }),
+            Ok(explanation) => ledgers.push(ServerLedger { explanation, rollup: rollup_of(process) }),
             Err(error) if process == pid || !has_ended(process) => {
                 return ServerRun::failed(format!("the server cannot be measured: {error}"), None);
             }
@@ -285,14 +279,6 @@ fn ledgers_of(pid: i32) -> ServerRun {
         }
     }
     ServerRun { observation: Observation::of_ledgers(&ledgers), ended: None }
-}
-
-/// The shares of a process; `None` if they cannot be read.
-fn shares_of(pid: i32) -> Option<Shares> {
-    let mut text = String::new();
-    let file = Process::open(pid).ok()?.open_file("smaps_rollup").ok()?;
-    file.take(MAX_ROLLUP_BYTES).read_to_string(&mut text).ok()?;
-    Shares::read(&text)
 }
 
 /// Whether a process that could not be inspected has no memory. One that is hidden, or whose main
@@ -314,19 +300,13 @@ fn has_ended(pid: i32) -> bool {
 
 /// `root` and its current descendants, from /proc, and the other processes of the session that
 /// `root` leads: the launcher adopts those whose parents have ended.
-///
-/// # Errors
-/// One line, if /proc cannot be read.
 fn tree_of(root: i32) -> Result<Vec<i32>, String> {
-    let proc = Path::new("/proc");
-    let entries: Result<Vec<_>, _> = std::fs::read_dir(proc).and_then(Iterator::collect);
-    let entries = entries.map_err(|error| path_error(proc, &error))?;
+    let pids = all_pids().at(Path::new("/proc"))?;
     // A process that has ended meanwhile has neither parent nor session.
     let parent_of = |pid: i32| Process::open(pid).ok()?.stat().ok()?.parent;
     let leader_of = |pid: i32| getsid(Some(Pid::from_raw(pid))).ok();
-    let pids = entries.iter().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let parents: Vec<(i32, i32)> = pids
-        .filter_map(|pid: i32| {
+        .filter_map(|pid| {
             let is_in_session = leader_of(pid) == Some(Pid::from_raw(root));
             Some((pid, if is_in_session { root } else { parent_of(pid)? }))
         })

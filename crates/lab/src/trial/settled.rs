@@ -109,16 +109,13 @@ pub enum Settled {
     Level {
         /// Mean of the level.
         kib: u64,
-        /// Begin, in microseconds.
         from_us: u64,
-        /// End, in microseconds.
         to_us: u64,
     },
     /// It fell without having held a level.
     BeforeFall {
         /// Maximum before the fall.
         kib: u64,
-        /// When, in microseconds.
         at_us: u64,
     },
 }
@@ -127,7 +124,6 @@ pub enum Settled {
 #[derive(Clone, Debug, Default)]
 pub struct Series {
     periods: VecDeque<Period>,
-    /// Time of the first sample.
     first_us: Option<u64>,
     last_sample: SizeAt,
 }
@@ -170,7 +166,6 @@ impl Series {
         });
     }
 
-    /// The last sample.
     pub fn last_kib(&self) -> Option<u64> {
         self.first_us.map(|_| self.last_sample.kib)
     }
@@ -209,7 +204,6 @@ impl Series {
         }
     }
 
-    /// Index of the last period that is a level.
     fn last_level(&self) -> Option<usize> {
         let min_us = self.min_level_us();
         let (mut last_level, mut fall_rate) = (None, None);

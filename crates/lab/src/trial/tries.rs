@@ -11,15 +11,14 @@ use super::applies::{AppliedSetting, Facts, apply, system_library_folders};
 use super::catalogue::{Candidate, Catalogue, Kind, Thp};
 use super::observation::{Observation, SecondsRange, SettledSource};
 use super::program::Program;
-use super::rank::{CandidateFigures, ComparedFigure, Goal, Point, Ranking, Status, pareto, rank};
+use super::rank::{Goal, Point, Status, pareto, rank};
 use super::server::{describe_end, read_observation};
 use crate::cell::{LabCaveat, Measure, Outcome, Subject};
-use crate::engine::{AfterRun, Judge, Progress, Results};
+use crate::engine::{AfterRun, Judge, Results};
 use crate::figures::find_in_path;
 use crate::nodes;
 use crate::statistics::{
-    BlockSample, Estimate, Pair, Ratio, Verdict, bonferroni, estimate_in_blocks, half_width, outliers,
-    paired_ratio,
+    BlockSample, Estimate, Pair, Ratio, Verdict, bonferroni, estimate_in_blocks, half_width, paired_ratio,
 };
 
 /// A smaller difference in resident memory counts as none: one more variable moves the stack, a
@@ -175,15 +174,14 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// Indices of the outliers among its runs.
-    pub fn outliers(&self) -> Vec<usize> {
-        self.estimate.as_ref().map(|estimate| outliers(&estimate.samples)).unwrap_or_default()
+    /// The median of its runs.
+    pub fn median(&self) -> Option<f64> {
+        self.estimate.as_ref().map(|estimate| estimate.median)
     }
 
-    fn comparison(&self) -> Option<ComparedFigure> {
-        let median = self.estimate.as_ref()?.median;
-        let change = self.ratio.map_or(Verdict::Unknown, |ratio| ratio.verdict());
-        Some(ComparedFigure { median, ratio: self.ratio.map(|ratio| ratio.median), change })
+    /// How it compares with the runs without settings.
+    pub fn verdict(&self) -> Verdict {
+        self.ratio.map_or(Verdict::Unknown, |ratio| ratio.verdict())
     }
 }
 
@@ -211,28 +209,16 @@ pub struct TryResult {
 }
 
 impl TryResult {
-    /// The figures as input for the ranking.
-    pub fn candidate_figures(&self) -> CandidateFigures {
-        CandidateFigures {
-            failure: self.failure.clone(),
-            settled: self.settled.comparison(),
-            peak: self.peak.comparison(),
-            wall: self.wall.comparison(),
-        }
-    }
-
     /// Settled memory and time, if both are known and it did not fail.
     fn memory_and_time(&self) -> Option<Point> {
-        let median = |figure: &Figure| figure.estimate.as_ref().map(|estimate| estimate.median);
-        let point = Point { bytes: median(&self.settled)?, seconds: median(&self.wall)? };
+        let point = Point { bytes: self.settled.median()?, seconds: self.wall.median()? };
         self.failure.is_none().then_some(point)
     }
 
     /// Whether its settled memory or its time is smaller than without settings. A try that is
     /// better in neither could be on the front only by chance.
     fn is_improvement(&self) -> bool {
-        let is_less = |figure: &Figure| figure.ratio.is_some_and(|ratio| ratio.verdict() == Verdict::Less);
-        is_less(&self.settled) || is_less(&self.wall)
+        self.settled.verdict() == Verdict::Less || self.wall.verdict() == Verdict::Less
     }
 }
 
@@ -247,8 +233,6 @@ pub struct TrialJudge<'a> {
     pub max_half_width: Option<f64>,
     /// Seed of the bootstraps.
     pub seed: u64,
-    /// Called with the progress.
-    pub progress: &'a (dyn Fn(&Progress) + Sync),
     /// Required source of settled memory; `None`: any, while it is not yet known.
     pub settled_at: Option<SettledSource>,
     /// The observations of each subject by round.
@@ -256,48 +240,42 @@ pub struct TrialJudge<'a> {
     /// The first failure of each subject, if any. Rounds in which the run without settings fails do
     /// not count.
     pub failures: Vec<Option<String>>,
-    /// Kind of machine by round, if a cluster runs rounds.
-    pub kinds: BTreeMap<usize, String>,
     /// Failed runs without settings.
     pub baseline_failures: u32,
-    /// Runs that left processes behind.
-    pub runs_with_leftovers: u32,
 }
 
 impl<'a> TrialJudge<'a> {
     /// A judge of runs of `tries`.
-    pub fn new(tries: &'a [TriedSetting], is_server: bool, progress: &'a (dyn Fn(&Progress) + Sync)) -> Self {
+    pub fn new(tries: &'a [TriedSetting], is_server: bool) -> Self {
         let count = tries.len() + 1;
         Self {
             tries,
             is_server,
             max_half_width: None,
             seed: 1,
-            progress,
             settled_at: None,
             baseline_failures: 0,
-            kinds: BTreeMap::new(),
             observations: vec![Vec::new(); count],
             failures: vec![None; count],
-            runs_with_leftovers: 0,
         }
     }
 
     /// Evaluates all runs; the first item is the run without settings.
-    pub fn evaluate_all(&self) -> Vec<TryResult> {
-        (0..self.observations.len()).map(|subject| self.evaluate(subject)).collect()
+    pub fn evaluate_all(&self, results: &Results) -> Vec<TryResult> {
+        let blocks = nodes::blocks(&results.outcomes);
+        (0..self.observations.len()).map(|subject| self.evaluate(subject, &blocks)).collect()
     }
 
-    /// Evaluates the runs of a subject. The run without settings has no failure: the rounds in
-    /// which it failed are left out.
-    fn evaluate(&self, subject: usize) -> TryResult {
+    /// Evaluates the runs of a subject; `blocks` has the block of each round. The run without
+    /// settings has no failure: the rounds in which it failed are left out.
+    fn evaluate(&self, subject: usize, blocks: &[u32]) -> TryResult {
         let observations = self.observations_of(subject);
         let failure = self.failures.get(subject).filter(|_| subject > 0);
         TryResult {
-            settled: self.size_figure(subject, &|observation| observation.settled_bytes),
-            peak: self.size_figure(subject, &|observation| observation.peak_bytes),
-            wall: self.figure(subject, RESOLUTION_SECONDS, &|observation| observation.wall_seconds),
-            faults: self.figure(subject, 1.0, &|observation| as_number(observation.minor_faults)),
+            settled: self.size_figure(subject, blocks, &|observation| observation.settled_bytes),
+            peak: self.size_figure(subject, blocks, &|observation| observation.peak_bytes),
+            wall: self.figure(subject, blocks, RESOLUTION_SECONDS, &|observation| observation.wall_seconds),
+            faults: self.figure(subject, blocks, 1.0, &|observation| as_number(observation.minor_faults)),
             settled_seconds: median_level(observations),
             ended_with_bytes: median_end_bytes(observations),
             lacks_level: lacks_level(observations),
@@ -306,17 +284,23 @@ impl<'a> TrialJudge<'a> {
         }
     }
 
-    /// The observations of a subject by round.
     fn observations_of(&self, subject: usize) -> &[Option<Observation>] {
         self.observations.get(subject).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// A figure of a subject: the median of `value`, and its ratio to the runs without settings.
     /// Differences of at most `resolution` count as none.
-    fn figure(&self, subject: usize, resolution: f64, value: &dyn Fn(&Observation) -> Option<f64>) -> Figure {
+    fn figure(
+        &self,
+        subject: usize,
+        blocks: &[u32],
+        resolution: f64,
+        value: &dyn Fn(&Observation) -> Option<f64>,
+    ) -> Figure {
         let observations = self.observations_of(subject);
         let sample = |(round, observation): (usize, &Option<Observation>)| {
-            Some(BlockSample { value: value(observation.as_ref()?)?, block: self.block(round) })
+            let block = blocks.get(round).copied().unwrap_or_default();
+            Some(BlockSample { value: value(observation.as_ref()?)?, block })
         };
         let samples: Vec<BlockSample> = observations.iter().enumerate().filter_map(sample).collect();
         let estimate = estimate_in_blocks(&samples, CONFIDENCE, self.seed);
@@ -332,19 +316,16 @@ impl<'a> TrialJudge<'a> {
         Figure { estimate, ratio: paired_ratio(&pairs, resolution, confidence) }
     }
 
-    fn size_figure(&self, subject: usize, bytes: &dyn Fn(&Observation) -> Option<u64>) -> Figure {
+    fn size_figure(
+        &self,
+        subject: usize,
+        blocks: &[u32],
+        bytes: &dyn Fn(&Observation) -> Option<u64>,
+    ) -> Figure {
         // Without any size there is no ratio, and 0 changes nothing.
         let max_bytes = self.observations_of(0).iter().flatten().filter_map(bytes).max().unwrap_or_default();
         let resolution = (max_bytes as f64 * NEGLIGIBLE_FRACTION).max(RESOLUTION_BYTES);
-        self.figure(subject, resolution, &|observation| as_number(bytes(observation)))
-    }
-
-    /// Number of the block of a round: one for each kind of machine.
-    fn block(&self, round: usize) -> u32 {
-        let kind = self.kinds.get(&round);
-        // Equal for rounds of one kind, and different for others.
-        let block = kind.map_or(0, |kind| self.kinds.values().filter(|listed| *listed < kind).count());
-        u32::try_from(block).unwrap_or(u32::MAX)
+        self.figure(subject, blocks, resolution, &|observation| as_number(bytes(observation)))
     }
 
     /// Why a run counts as failed; `None` if it does not.
@@ -382,15 +363,11 @@ impl<'a> TrialJudge<'a> {
 
 impl Judge for TrialJudge<'_> {
     fn run_ended(&mut self, subject: usize, round: Option<u32>, outcome: &Outcome) -> AfterRun {
-        self.runs_with_leftovers += u32::from(outcome.leftover_processes > 0);
         let observation =
             if self.is_server { read_observation(outcome) } else { Observation::of_outcome(outcome) };
         let failure = self.failure(subject, outcome, &observation);
         if let (Some(observations), Some(round)) = (self.observations.get_mut(subject), round) {
             let round = round as usize;
-            if let Some(node) = &outcome.node {
-                self.kinds.entry(round).or_insert_with(|| node.kind.clone());
-            }
             if observations.len() <= round {
                 observations.resize(round + 1, None);
             }
@@ -416,14 +393,10 @@ impl Judge for TrialJudge<'_> {
         }
     }
 
-    fn progress(&mut self, progress: &Progress) {
-        (self.progress)(progress);
-    }
-
-    fn has_enough_rounds(&mut self, _outcomes: &Results) -> bool {
+    fn has_enough_rounds(&mut self, results: &Results) -> bool {
         let Some(max_half_width) = self.max_half_width else { return false };
-        let results = self.evaluate_all();
-        let successful = results.iter().skip(1).filter(|result| result.failure.is_none());
+        let tried = self.evaluate_all(results);
+        let successful = tried.iter().skip(1).filter(|result| result.failure.is_none());
         successful.map(|result| half_width(result.settled.ratio)).fold(0.0, f64::max) <= max_half_width
     }
 }
@@ -511,29 +484,26 @@ pub struct Trial {
     pub tried: Vec<Tried>,
     /// Candidates that do not apply.
     pub not_applicable: Vec<NotApplicable>,
-    /// Runs that left processes behind.
-    pub runs_with_leftovers: u32,
-    /// Caveats on the machines that ran it, and on processes that did not end.
+    /// Those of [`LabSetup::caveats`](crate::setup::LabSetup::caveats).
     pub lab_caveats: Vec<LabCaveat>,
     /// Kinds of machines that ran it, if runs were made elsewhere.
     pub nodes: Vec<nodes::NodeKind>,
 }
 
 impl Trial {
-    fn candidate_figures(&self) -> Vec<CandidateFigures> {
-        self.tried.iter().map(|tried| tried.result.candidate_figures()).collect()
+    /// The tries in the order of their [`Ranking`](super::rank::Ranking).
+    pub fn ranked(&self) -> impl Iterator<Item = &Tried> {
+        rank(&self.tried, self.goal).order.into_iter().filter_map(|index| self.tried.get(index))
     }
 
-    /// Ranking of the tries.
-    pub fn ranking(&self) -> Ranking {
-        rank(&self.candidate_figures(), self.goal)
+    /// The best try, if any is better than the runs without settings.
+    pub fn best(&self) -> Option<&Tried> {
+        self.tried.get(rank(&self.tried, self.goal).best?)
     }
 
     /// Status of a try.
-    pub fn status(&self, index: usize) -> Status {
-        self.tried
-            .get(index)
-            .map_or(Status::Failed, |tried| tried.result.candidate_figures().status(self.goal))
+    pub fn status(&self, tried: &Tried) -> Status {
+        tried.result.status(self.goal)
     }
 
     /// Ids on the Pareto front of settled memory and time, sorted by memory.

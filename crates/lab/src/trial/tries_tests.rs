@@ -33,7 +33,7 @@ fn observation(settled: u64, wall: f64) -> Observation {
 fn runs_are_judged_beside_those_without_settings() {
     let folder = tempfile::tempdir().unwrap();
     let tries = [tried("half", None), tried("same", None), tried("other", Some("jemalloc"))];
-    let mut judge = TrialJudge::new(&tries, true, &|_| {});
+    let mut judge = TrialJudge::new(&tries, true);
     for round in 0..5 {
         let noise = 0.001 * f64::from(round);
         let mut run_ended = |subject: usize, observation: &Observation| {
@@ -46,7 +46,7 @@ fn runs_are_judged_beside_those_without_settings() {
             assert_eq!(run_ended(3, &observation(1, 1.0)), AfterRun::Drop, "its library was not mapped");
         }
     }
-    let results = judge.evaluate_all();
+    let results = judge.evaluate_all(&Results::default());
     let trial = Trial {
         command: Vec::new(),
         program: None,
@@ -64,13 +64,12 @@ fn runs_are_judged_beside_those_without_settings() {
             .map(|(setting, result)| Tried { setting, result })
             .collect(),
         not_applicable: Vec::new(),
-        runs_with_leftovers: 0,
         lab_caveats: Vec::new(),
         nodes: Vec::new(),
     };
-    let statuses: Vec<Status> = (0..3).map(|index| trial.status(index)).collect();
+    let statuses: Vec<Status> = trial.tried.iter().map(|tried| trial.status(tried)).collect();
     assert_eq!(statuses, [Status::Better, Status::Same, Status::Failed]);
-    assert_eq!(trial.ranking().best, Some(0));
+    assert_eq!(trial.best().unwrap().setting.id, "half");
     assert!(
         trial.tried[2]
             .result
@@ -80,12 +79,12 @@ fn runs_are_judged_beside_those_without_settings() {
             .contains("jemalloc was not mapped in it; it had glibc")
     );
     assert_eq!(trial.front().first().map(String::as_str), Some("half"));
-    assert_eq!(Trial { goal: Goal::TimeBounded, ..trial }.status(0), Status::Worse);
+    assert_eq!(trial.tried[0].result.status(Goal::TimeBounded), Status::Worse);
 }
 
 #[test]
 fn a_command_that_always_fails_without_settings_ends_the_trial() {
-    let mut judge = TrialJudge::new(&[], false, &|_| {});
+    let mut judge = TrialJudge::new(&[], false);
     let failed = Outcome { end: End::Exited(3), ..Outcome::not_started(String::new()) };
     let answers: Vec<AfterRun> = (0..3).map(|round| judge.run_ended(0, Some(round), &failed)).collect();
     assert_eq!(answers, [AfterRun::Continue, AfterRun::Continue, AfterRun::Stop]);
@@ -96,7 +95,7 @@ fn a_command_that_always_fails_without_settings_ends_the_trial() {
 fn a_round_without_its_baseline_is_left_out_and_the_others_count() {
     let folder = tempfile::tempdir().unwrap();
     let tries = [tried("half", None)];
-    let mut judge = TrialJudge::new(&tries, true, &|_| {});
+    let mut judge = TrialJudge::new(&tries, true);
     for round in 0..6 {
         let failure = (round == 2).then(|| "out of luck".to_owned());
         let baseline = Observation { failure, ..observation(100, 1.0) };
@@ -105,12 +104,9 @@ fn a_round_without_its_baseline_is_left_out_and_the_others_count() {
         assert_eq!(judge.run_ended(1, Some(round), &served(folder.path(), &half)), AfterRun::Continue);
     }
     assert_eq!((judge.baseline_failures, judge.failures[0].as_deref()), (1, Some("out of luck")));
-    let results = judge.evaluate_all();
+    let results = judge.evaluate_all(&Results::default());
     assert_eq!(results[0].settled.estimate.as_ref().unwrap().samples.len(), 5);
-    assert_eq!(
-        (results[0].failure.as_ref(), results[1].candidate_figures().status(Goal::Settled)),
-        (None, Status::Better)
-    );
+    assert_eq!((results[0].failure.as_ref(), results[1].status(Goal::Settled)), (None, Status::Better));
     assert_eq!(results[1].notes, ["was killed"]);
 }
 
@@ -118,7 +114,7 @@ fn a_round_without_its_baseline_is_left_out_and_the_others_count() {
 fn what_a_run_does_not_show_makes_it_no_better() {
     let folder = tempfile::tempdir().unwrap();
     let tries = [tried("a", None), tried("b", Some("jemalloc")), tried("c", None)];
-    let mut judge = TrialJudge::new(&tries, true, &|_| {});
+    let mut judge = TrialJudge::new(&tries, true);
     judge.settled_at = Some(SettledSource::Exit);
     let sampled = Observation { settled_source: SettledSource::Mark, ..observation(1, 1.0) };
     assert_eq!(judge.run_ended(1, Some(0), &served(folder.path(), &sampled)), AfterRun::Drop);
