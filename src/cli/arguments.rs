@@ -51,8 +51,8 @@ pub struct Arguments {
 /// Flags of every verb.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Common {
-    /// Print one JSON document on standard output, and nothing else there; not of run, top, export, mark,
-    /// completions and man
+    /// Print one JSON document on standard output, and nothing else there; not of run, export, mark,
+    /// completions and man, and of top only with --once
     #[arg(long, global = true)]
     pub json: bool,
     /// When to use colour; NO_COLOR is respected

@@ -7,13 +7,12 @@ use std::cell::Cell;
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
 use super::arguments::When;
 use super::output::message_text;
-use super::progress::{max_columns, start_writer};
+use super::progress::{ERASE_LIMIT, max_columns, start_writer};
 use strandline_recorder::Progress;
 use strandline_report::text::{clean, counted, shorten};
 use strandline_report::units::{bytes, percent, seconds};
@@ -32,6 +31,8 @@ pub struct LiveOutput {
     is_shown: bool,
     /// Whether a line is on the terminal now.
     is_drawn: Cell<bool>,
+    /// Whether there was a warning.
+    has_warned: Cell<bool>,
     /// `None` if no thread could be started: then the recorder fails too.
     writer: Option<Writer>,
 }
@@ -41,7 +42,8 @@ struct Writer {
     texts: SyncSender<String>,
     /// Number of texts that were sent and are not written yet.
     waiting: Arc<AtomicUsize>,
-    thread: JoinHandle<()>,
+    /// Disconnected when the thread ends.
+    ended: Receiver<()>,
 }
 
 /// Whether strandline may write to standard error unasked: it is no terminal, or strandline is in
@@ -59,7 +61,8 @@ impl LiveOutput {
             When::Never => false,
             When::Auto => std::io::stderr().is_terminal() && may_draw,
         };
-        Self { is_shown, is_drawn: Cell::new(false), writer: Writer::start() }
+        let (is_drawn, has_warned) = (Cell::new(false), Cell::new(false));
+        Self { is_shown, is_drawn, has_warned, writer: Writer::start() }
     }
 
     /// Shows the progress, unless an earlier text is not written yet.
@@ -77,22 +80,27 @@ impl LiveOutput {
 
     /// Prints a warning as soon as standard error takes it.
     pub fn warn(&self, line: &str) {
+        self.has_warned.set(true);
         let erase = if self.is_drawn.take() { ERASE } else { "" };
         if let Some(writer) = &self.writer {
             writer.send(format!("{erase}{}", message_text(line)));
         }
     }
 
-    /// Erases the progress line, and waits until everything is written. Call it when nothing waits
-    /// for the recorder any more.
+    /// Erases the progress line, and waits until everything is written: for a progress line only
+    /// briefly. Call it when nothing waits for the recorder any more.
     pub fn finish(self) {
         let Some(writer) = self.writer else { return };
         if self.is_drawn.get() {
             writer.send(ERASE.to_owned());
         }
         drop(writer.texts);
-        // Fails only if the thread panicked: then nothing is left to write.
-        drop(writer.thread.join());
+        // Both fail when the thread ends, which is expected.
+        if self.has_warned.get() {
+            let _ = writer.ended.recv();
+        } else {
+            let _ = writer.ended.recv_timeout(ERASE_LIMIT);
+        }
     }
 }
 
@@ -101,8 +109,13 @@ impl Writer {
         let (texts, received) = sync_channel(MAX_WAITING);
         let waiting = Arc::new(AtomicUsize::new(0));
         let waiting_for_thread = Arc::clone(&waiting);
-        let thread = start_writer("messages", move || write_texts(&received, &waiting_for_thread))?;
-        Some(Self { texts, waiting, thread })
+        let (ending, ended) = channel();
+        let write = move || {
+            write_texts(&received, &waiting_for_thread);
+            drop(ending);
+        };
+        start_writer("messages", write).ok()?;
+        Some(Self { texts, waiting, ended })
     }
 
     fn is_idle(&self) -> bool {

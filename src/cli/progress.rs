@@ -7,12 +7,11 @@
 use std::io::{IsTerminal, Write};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use strandline_report::text::{clean, shorten};
 use strandline_report::units::{bytes, percent};
-use strandline_sys::signal::StopSignalsBlocked;
+use strandline_sys::signal;
 
 /// Operations shorter than this show nothing.
 const SHOW_AFTER: Duration = Duration::from_millis(400);
@@ -21,7 +20,7 @@ const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval between lines in a log.
 const LOG_INTERVAL: Duration = Duration::from_secs(30);
 /// How long the end waits for the line to be erased if the terminal blocks.
-const ERASE_LIMIT: Duration = Duration::from_millis(200);
+pub const ERASE_LIMIT: Duration = Duration::from_millis(200);
 /// Maximum width of the line.
 const MAX_COLUMNS: usize = 78;
 
@@ -174,19 +173,22 @@ impl Drawer {
             sink.draw(&latest_for_thread, &ended);
             drop(drawing);
         };
-        start_writer("progress", draw)?;
+        start_writer("progress", draw).ok()?;
         Some(Self { latest, end: Some(end), erased: Mutex::new(erased) })
     }
 }
 
-/// Starts a thread that writes to standard error. It blocks stop signals from its first instruction
-/// on: one that it received would stop the whole process, while another thread may have stopped a
-/// target. `None` if no thread can be started.
-pub fn start_writer(name: &str, body: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
-    let blocked = StopSignalsBlocked::begin().ok();
+/// Starts a thread that writes to standard error. It blocks all signals from its first instruction
+/// on: those sent to the process are for the thread that handles them, and one that stops this
+/// thread would stop the whole process, while another thread may have stopped a target.
+///
+/// # Errors
+/// No thread can be started.
+pub fn start_writer(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    let mask_before = signal::block(u64::MAX)?;
     let thread = std::thread::Builder::new().name(name.to_owned()).spawn(body);
-    drop(blocked);
-    thread.ok()
+    signal::replace_mask(mask_before)?;
+    thread.map(drop)
 }
 
 impl Drop for Drawer {

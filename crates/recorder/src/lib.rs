@@ -52,7 +52,7 @@ pub struct Options<'a> {
     pub ledger_settings: LedgerSettings,
     /// Called with the progress a few times a second. Must not block: samples and marks wait.
     pub progress: &'a dyn Fn(&Progress),
-    /// Called with one line that the user should see at once. Must not block, as `progress`.
+    /// Called with one line that the user should see at once. Must not block, like `progress`.
     pub warn: &'a dyn Fn(&str),
 }
 

@@ -285,10 +285,13 @@ pub struct Ending {
 /// were left out.
 pub fn cut_command(command: &mut Vec<String>) {
     let total = command.len();
+    // The kernel's list was longer than what is read of it.
+    let is_cut = command.last().is_some_and(|word| word.ends_with('…'));
     if total > MAX_COMMAND_WORDS {
         command.truncate(MAX_COMMAND_WORDS - 1);
-        let left_out = (total - command.len()) as u64;
-        command.push(format!("… and {}", counted(left_out, "more word")));
+        let left_out = counted((total - command.len()) as u64, "more word");
+        let least = if is_cut { "at least " } else { "" };
+        command.push(format!("… and {least}{left_out}"));
         command.shrink_to_fit();
     }
 }

@@ -31,8 +31,8 @@ pub fn percent_of(fraction: f64) -> String {
         format!("{percent:.1} %")
     } else if percent.abs() >= 1.0 || percent == 0.0 {
         format!("{percent:.2} %")
-    } else if percent > 0.0 && percent < 0.0005 {
-        "<0.001 %".to_owned()
+    } else if percent.abs() < 0.0005 {
+        format!("{percent:.2e} %")
     } else {
         format!("{percent:.3} %")
     }
@@ -105,7 +105,10 @@ mod tests {
         ] {
             assert_eq!(ratio(value), expected);
         }
-        assert_eq!([percent_of(0.0), percent_of(0.004), percent_of(1e-7)], ["0.00 %", "0.400 %", "<0.001 %"]);
+        assert_eq!(
+            [percent_of(0.0), percent_of(0.004), percent_of(1e-7)],
+            ["0.00 %", "0.400 %", "1.00e-5 %"]
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! was not read. `explain` and `holders` both begin with it.
 
 mod kernel;
-mod recognised;
+pub(crate) mod recognised;
 
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;

@@ -119,6 +119,18 @@ pub fn unread_names(allocators: &[Allocator], runtimes: &[Runtime]) -> Vec<Strin
     of_allocators.map(|allocator| allocator.name.clone()).chain(of_runtimes).collect()
 }
 
+/// The runtimes that keep objects in their own memory, which was not read.
+pub fn unread_runtimes<'a>(
+    allocators: &'a [Allocator],
+    runtimes: &'a [Runtime],
+) -> impl Iterator<Item = &'a Runtime> {
+    let is_read = |runtime: &&Runtime| {
+        runtime.read
+            || allocators.iter().any(|allocator| allocator.read && allocator.found_by == runtime.found_by)
+    };
+    runtimes.iter().filter(move |runtime| !is_read(runtime) && recognise::has_own_heap(&runtime.name))
+}
+
 /// Makes the caveat about memory that no known allocator or runtime holds, with the place of the
 /// largest such mapping.
 fn unexplained_caveat(frozen: &FrozenState, bytes: u64) -> Caveat {

@@ -31,8 +31,8 @@ pub struct Holders {
     pub unattributed_bytes: Option<u64>,
     /// All live blocks.
     pub live: Sum,
-    /// Unreachable blocks; `None` if memory that may refer to them could not be read, or if no
-    /// block is known.
+    /// Unreachable blocks; `None` if memory that may refer to them could not be read, or if no heap
+    /// was read.
     pub unreachable: Option<Unreachable>,
     /// Blocks that several roots reach and no single root holds, by set of roots, largest first.
     #[serde(default, deserialize_with = "list_or_ignored")]

@@ -27,7 +27,6 @@ use std::hash::Hash;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use strandline_claims::caveat::Caveat;
-use strandline_claims::facts::Runtime;
 use strandline_claims::units::thousands;
 use strandline_holders::{
     Builder, DominatorTree, ExactBlocks, KnownBlocks, Limits, NO_ROOT, Outcome, Outline, Reachability,
@@ -47,11 +46,10 @@ use self::runtimes::{RuntimeBlocks, WordCorrections};
 use self::tree::Tree;
 use self::types::Types;
 use self::vtables::VtableCollector;
-use crate::account::Account;
+use crate::account::{Account, recognised};
 use crate::capture::FrozenState;
 use crate::capture::{Options, with_capture};
 use crate::ledger::rows;
-use crate::recognise;
 
 /// Maximum number of roots, and of types, that are listed; the others are counted.
 const MAX_LISTED: usize = 1000;
@@ -92,9 +90,10 @@ pub(crate) fn complete(holders: &mut Holders, process: &Process, account: &mut A
         holders.caveats.push(Caveat::new("holders_incomplete", "heap", Some(unread_bytes), text));
         holders.remove_unreachable();
     }
-    let has_own_memory = |runtime: &&Runtime| !runtime.read && recognise::has_own_heap(&runtime.name);
-    for runtime in account.runtimes.iter().filter(has_own_memory) {
-        let text = "is not read: blocks that it refers to in a form of its own, such as tagged numbers, count as unreachable";
+    let unread_runtimes = recognised::unread_runtimes(&account.recognised_allocators, &account.runtimes);
+    let has_unreachable = holders.unreachable.as_ref().is_some_and(|unreachable| unreachable.blocks > 0);
+    for runtime in unread_runtimes.filter(|_| has_unreachable) {
+        let text = "its memory is not read: blocks that it refers to in a form of its own, such as tagged numbers, count as unreachable";
         holders.caveats.push(Caveat::new(UNREAD_RUNTIME, &runtime.name, None, text));
     }
     leaked::split_rows(&mut account.rows, &holders.leaked);
@@ -104,7 +103,8 @@ pub(crate) fn complete(holders: &mut Holders, process: &Process, account: &mut A
     holders.cost = account.cost();
 }
 
-/// The target's memory; missing pages and words that are not references read as zeros.
+/// The target's memory; missing pages and words that are not references read as zeros, and words
+/// with another form of an address as the address.
 struct ZeroFilled<'a> {
     memory: &'a dyn Memory,
     residency: &'a Residency,
@@ -210,7 +210,8 @@ fn fill(
     }
     let types = Types::new(&held, &block_types, &frozen.refinements, &runtime_blocks)?;
     fill_lists(holders, &held, &found_roots, &types, &runtime_blocks, frozen)?;
-    if !is_complete || holders.live.blocks == 0 {
+    let has_heap = !frozen.allocator_readings.is_empty() || !frozen.runtime_readings.is_empty();
+    if !is_complete || !has_heap {
         holders.remove_unreachable();
     }
     Ok(())

@@ -33,8 +33,10 @@ const UC_FLAGS_WITHOUT_STATE: u64 = 6;
 const UC_FLAGS: u64 = UC_FLAGS_WITHOUT_STATE | 1;
 /// `uc_link`, 0 in a frame that the kernel writes.
 const OFFSET_UC_LINK: usize = 16;
-/// `__USER_CS` and `__USER32_CS` (arch/x86/include/asm/segment.h).
-const USER_CODE_SEGMENTS: [u16; 2] = [0x33, 0x23];
+/// Privilege level of a program's code segment, in the two low bits of `cs`.
+const USER_LEVEL: u64 = 3;
+/// `gs` and `fs` in the word of the segments: 0 in a frame that the kernel writes.
+const GS_AND_FS: u64 = 0xffff_ffff << 16;
 /// Offset in the extended state of `struct _fpx_sw_bytes`: magic number, size with the second magic
 /// number, features, size without it.
 const OFFSET_SOFTWARE: usize = 464;
@@ -264,13 +266,13 @@ fn put(bytes: &mut [u8], offset: usize, value: &[u8]) {
 }
 
 /// Whether `bytes`, which begin with the address of a return from a handler, go on like a signal
-/// frame: flags that the kernel sets, no `uc_link`, and the code segment of a program.
-/// (arch/x86/kernel/signal_64.c, x64_setup_rt_frame.)
+/// frame: flags that the kernel sets, no `uc_link`, and the code segment of a program beside empty
+/// `gs` and `fs` (arch/x86/kernel/signal_64.c, x64_setup_rt_frame).
 pub fn is_plausible(bytes: &[u8]) -> bool {
-    let segment = bytes.get(OFFSET_SEGMENTS..).and_then(<[u8]>::first_chunk);
     word_at(bytes, OFFSET_UC_LINK) == Some(0)
         && word_at(bytes, OFFSET_UC_FLAGS).is_some_and(|flags| flags <= UC_FLAGS)
-        && segment.is_some_and(|segment| USER_CODE_SEGMENTS.contains(&u16::from_le_bytes(*segment)))
+        && word_at(bytes, OFFSET_SEGMENTS)
+            .is_some_and(|segments| segments & USER_LEVEL == USER_LEVEL && segments & GS_AND_FS == 0)
 }
 
 #[cfg(test)]

@@ -147,7 +147,10 @@ mod tests {
         assert!(may_be_in_handler([0x1230, 7, 0, 0x33]), "another one");
         assert!(!may_be_in_handler([0x1234, 7, 0, 0x33]), "other code");
         assert!(!may_be_in_handler([0x8230, 7, 0, 0x33]), "no code");
-        for no_frame in [[0x7777, 8, 0, 0x33], [0x7777, 7, 1, 0x33], [0x1230, 7, 0, 0]] {
+        assert!(may_be_in_handler([0x7777, 7, 0, 0x2b << 48 | 0xe033]), "the segments of Xen");
+        let wrong_segments = [[0x7777, 7, 0, 0], [0x7777, 7, 0, 0x33_0033], [0x1230, 7, 0, 0x30]];
+        let no_frames = [[0x7777, 8, 0, 0x33], [0x7777, 7, 1, 0x33]];
+        for no_frame in no_frames.into_iter().chain(wrong_segments) {
             assert!(!may_be_in_handler(no_frame), "{no_frame:x?}");
         }
     }

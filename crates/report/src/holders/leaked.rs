@@ -42,8 +42,11 @@ pub fn leaked_text(facts: &Holders, leaked: &Unreachable) -> String {
             thousands(other_blocks)
         );
     }
-    if let Some(unread) = facts.caveats.iter().find(|caveat| caveat.code == UNREAD_RUNTIME) {
-        text += &format!("; {}, which is not read, may still refer to them", clean(&unread.place));
+    let unread = facts.caveats.iter().filter(|caveat| caveat.code == UNREAD_RUNTIME);
+    let unread: Vec<String> = unread.map(|caveat| clean(&caveat.place)).collect();
+    if !unread.is_empty() {
+        let verb = if unread.len() == 1 { "is" } else { "are" };
+        text += &format!("; {}, which {verb} not read, may refer to leaked blocks", unread.join(" and "));
     }
     let comparison = facts.since.as_ref();
     let growth = comparison.and_then(|comparison| Some((comparison.unreachable?.bytes, comparison.seconds?)));
@@ -134,7 +137,7 @@ mod tests {
         let first_row = "blocks of 1,208 bytes 400,000 461 MiB 462 MiB";
         assert_eq!(rows, [first_row, "blocks of 360,432 bytes 1 352 KiB 352 KiB", "others   1.59 KiB"]);
         facts.caveats.push(Caveat::new(UNREAD_RUNTIME, "chez", None, ""));
-        assert!(text(&facts).ends_with("45,000; chez, which is not read, may still refer to them"));
+        assert!(text(&facts).ends_with("45,000; chez, which is not read, may refer to leaked blocks"));
         // A document may say nothing about the types.
         facts.unreachable = Some(leaked(&[]));
         assert!(leaked_rows(&facts, 2).is_empty() && !text(&facts).contains("others"));

@@ -3,6 +3,7 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeMap;
 
+use strandline_claims::facts::OTHER_TYPES;
 use strandline_recording::Ledger;
 
 use super::Timeline;
@@ -130,13 +131,15 @@ impl<'a> Growth<'a> {
 }
 
 /// The types that have more bytes in the last ledger with a census than in the first. One that the
-/// last ledger does not list has fewer bytes than all that it lists: it is not named.
+/// last ledger does not list has fewer bytes than all that it lists: it is not named, nor is the
+/// sum of those.
 pub fn growth(timeline: &Timeline, surface: Surface) -> Vec<String> {
     let listed: Vec<(&Ledger, BTreeMap<&str, Sum>)> =
         ledgers(timeline).into_iter().filter_map(|ledger| Some((ledger, types(ledger)?))).collect();
     let [(first_ledger, before), .., (last_ledger, after)] = listed.as_slice() else { return Vec::new() };
     let mut growths: Vec<Growth<'_>> = after
         .iter()
+        .filter(|(name, _)| **name != OTHER_TYPES)
         .filter_map(|(name, current)| Growth::new(name, before.get(name).copied(), *current))
         .collect();
     growths.sort_by_key(|growth| (Reverse(growth.bytes()), growth.name));

@@ -13,6 +13,7 @@ use super::counted::{ClaimedBlock, LargeObject};
 use super::facts::CPython;
 use super::large::Slots;
 use strandline_claims::caveat::Caveat;
+use strandline_claims::facts::OTHER_TYPES;
 use strandline_claims::runtime::{FinishContext, NamedBlock, Pending, Reading};
 
 /// What is compared once the allocators have been read.
@@ -66,8 +67,9 @@ impl Pending for PendingConfirmation {
         let mut details: Option<CPython> = reading.facts.details(ABOUT.name);
         let is_unconfirmed = |object: &&LargeObject| !confirmed_bytes.contains_key(&object.start);
         for object in self.large_objects.iter().filter(is_unconfirmed) {
-            // Only types with many bytes are listed.
-            let index = self.type_names.get(&object.type_address).and_then(|name| indices.get(name)).copied();
+            // The types without a name are listed as one.
+            let name = self.type_names.get(&object.type_address).map_or(OTHER_TYPES, String::as_str);
+            let index = indices.get(name).copied();
             if let Some(facts) = index.and_then(|index| reading.facts.types.get_mut(index)) {
                 facts.instances = facts.instances.saturating_sub(1);
                 facts.bytes = facts.bytes.saturating_sub(object.bytes);

@@ -287,8 +287,8 @@ fn unread_caveats(
     let caveat = |code: &str, bytes: Option<u64>, text: &str| Caveat::new(code, &program.path, bytes, text);
     let mut caveats = Vec::new();
     if let Some(bytes) = census.map(|census| census.unread_bytes).filter(|&bytes| bytes > 0) {
-        let text = "some objects changed while they were read, or their classes are unloaded or more than strandline keeps, or \
-                    there was no time: their bytes are not counted by class";
+        let text = "some objects changed while they were read, or their classes are unloaded, or there are more classes than \
+                    strandline keeps, or there was no time: their bytes are not counted by class";
         caveats.push(caveat("jvm_objects", Some(bytes), text));
     }
     if state.heap.is_parsable && census.is_none() {

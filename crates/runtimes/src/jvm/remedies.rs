@@ -148,9 +148,10 @@ fn collection(
     facts: &Jvm,
     traced: Option<&Live>,
 ) -> Option<Remedy> {
-    let prediction =
-        predict(context, view, heap, traced).unwrap_or_else(|UnreadFlag| Some(Prediction::UNREAD_FLAG));
-    let Prediction { bytes, bounds, rule } = prediction?;
+    let Prediction { bytes, bounds, rule } = match predict(context, view, heap, traced) {
+        Ok(prediction) => prediction?,
+        Err(UnreadFlag) => Prediction::UNREAD_FLAG,
+    };
     let live_objects = match (facts.live_bytes, facts.uncertain_bytes()) {
         (Some(live), None) => {
             format!("{} of {} of objects are live", units::bytes(live), units::bytes(heap.used_bytes()))
@@ -306,6 +307,7 @@ fn predict(
             "the serial collector shrinks its heap in steps, and its current step is not known: the first requested collection \
              releases hardly anything, the fourth everything",
         ),
+        // "Parallel".
         _ => exact(
             none_at_minimum,
             "the parallel collector resizes its heap by its own statistics and may let it grow: the effect is not known",

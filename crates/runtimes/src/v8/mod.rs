@@ -236,13 +236,15 @@ fn unread_heaps_caveat(error: HeapError, program: &Program) -> Result<Caveat, Bu
 
 /// Returns the caveat for isolates that were not read; `None` if all were.
 fn left_out_caveat(left_out: &LeftOut, program: &Program) -> Option<Caveat> {
+    if left_out.heaps.is_empty() {
+        return None;
+    }
     let isolates = units::counted(left_out.heaps.len() as u64, "isolate");
     let text = format!(
-        "V8 has more than {MAX_ISOLATES} isolates: strandline read nothing of {isolates}, whose pages count as anonymous, and \
-         whose Buffers for the allocator's rows"
+        "V8 has more than {MAX_ISOLATES} isolates: strandline read nothing of {isolates}; their pages are on the row anonymous, \
+         their Buffers on the allocator's rows"
     );
-    let is_any = !left_out.heaps.is_empty();
-    is_any.then(|| Caveat::new("v8_left_out", &program.path, Some(left_out.resident_bytes), text))
+    Some(Caveat::new("v8_left_out", &program.path, Some(left_out.resident_bytes), text))
 }
 
 /// Adds what is known of the objects to the details and the reading.

@@ -40,7 +40,7 @@ class PageMap {
   note(cut) {
     const parts = [`One cell is ${formatBytes(this.map.cell_bytes)} of address space, filled as far as it is resident.`];
     if (this.map.left_out) parts.push(this.map.left_out);
-    if (cut > 0) parts.push(`Not drawn, since the window is too narrow: the last ${cut} of ${cut + this.cells.length} cells.`);
+    if (cut > 0) parts.push(`Not drawn, because the picture would be too high: the last ${cut} of ${cut + this.cells.length} cells.`);
     document.getElementById("map-note").textContent = parts.join(" ");
   }
 
