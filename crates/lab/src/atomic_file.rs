@@ -11,7 +11,7 @@ use super::path_error::AtPath;
 pub const TEMPORARY_PREFIX: &str = ".new-";
 
 /// Writes `content` to a temporary file beside `path`, and renames it to `path`: after a crash of
-/// the machine the file is complete or missing.
+/// the machine the file has all of its new content, or is as it was before.
 pub fn write(path: &Path, content: &[u8]) -> Result<(), String> {
     let folder = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder).at(path)?;

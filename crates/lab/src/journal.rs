@@ -52,6 +52,15 @@ pub const STAGED_FOLDER: &str = "staged";
 /// Name prefix of the folder that the jobs of an executor write into; its number follows.
 const WORK_PREFIX: &str = "work-";
 
+/// A run in the journal.
+#[derive(Debug)]
+struct JournaledRun {
+    outcome: Outcome,
+    /// Whether this lab made the run or took it from the journal: an earlier one may have made more
+    /// runs, or those of other subjects.
+    is_used: bool,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct RunKey {
     /// Name of its subject.
@@ -66,7 +75,7 @@ pub struct Journal {
     /// Whether the user chose the folder; it is then not removed.
     is_user_folder: bool,
     file: LockedFile,
-    outcomes: BTreeMap<RunKey, Outcome>,
+    runs: BTreeMap<RunKey, JournaledRun>,
     /// Number of runs found when it was opened.
     resumed_runs: usize,
     /// Hash that identifies the lab.
@@ -161,7 +170,10 @@ impl Journal {
             drop(std::fs::remove_dir_all(folder.join(REMOTE_FOLDER).join("rounds")));
         }
         let outcomes = resume(&mut file.0).at(&path)?;
-        Ok(Self { folder, is_user_folder, file, resumed_runs: outcomes.len(), outcomes, key })
+        let resumed_runs = outcomes.len();
+        let resumed = |(key, outcome)| (key, JournaledRun { outcome, is_used: false });
+        let runs = outcomes.into_iter().map(resumed).collect();
+        Ok(Self { folder, is_user_folder, file, runs, resumed_runs, key })
     }
 
     /// Number of runs finished before this process opened the journal.
@@ -191,24 +203,27 @@ impl Journal {
 
     /// The machines of all runs made elsewhere.
     pub fn nodes(&self) -> impl Iterator<Item = &Node> {
-        self.outcomes.values().filter_map(|outcome| outcome.node.as_ref())
+        self.runs.values().filter_map(|run| run.outcome.node.as_ref())
     }
 
-    /// Number of runs whose outcome has a property.
+    /// Number of runs of this lab whose outcome has a property.
     pub fn count_runs(&self, has_property: impl Fn(&Outcome) -> bool) -> usize {
-        self.outcomes.values().filter(|outcome| has_property(outcome)).count()
+        self.runs.values().filter(|run| run.is_used && has_property(&run.outcome)).count()
     }
 
-    /// The outcome of a run, if it was done.
-    pub fn outcome(&self, subject: &str, round: u32) -> Option<&Outcome> {
-        self.outcomes.get(&RunKey { subject: subject.to_owned(), round })
+    /// The outcome of a run, if it was done; it counts as one of this lab from here on.
+    pub fn outcome(&mut self, subject: &str, round: u32) -> Option<&Outcome> {
+        let run = self.runs.get_mut(&RunKey { subject: subject.to_owned(), round })?;
+        run.is_used = true;
+        Some(&run.outcome)
     }
 
     /// Appends the outcome of a run to the journal.
     pub fn keep(&mut self, subject: &str, round: u32, outcome: &Outcome) -> Result<(), String> {
         let line = Line { subject: subject.to_owned(), round, outcome: outcome.clone() };
         write_line(&mut self.file.0, &line).at(&self.folder.join(JOURNAL_FILE))?;
-        self.outcomes.insert(RunKey { subject: line.subject, round }, line.outcome);
+        let run = JournaledRun { outcome: line.outcome, is_used: true };
+        self.runs.insert(RunKey { subject: line.subject, round }, run);
         Ok(())
     }
 
@@ -464,8 +479,11 @@ mod tests {
             assert_eq!(journal.resumed_runs(), lines);
             journal.keep("c", 7, &outcome(2)).unwrap();
             drop(journal);
-            let journal = Journal::open("compare", &"x", &options).unwrap();
-            assert_eq!((journal.resumed_runs(), journal.outcome("c", 7)), (lines + 1, Some(&outcome(2))));
+            let mut journal = Journal::open("compare", &"x", &options).unwrap();
+            assert_eq!(journal.resumed_runs(), lines + 1);
+            assert_eq!(journal.count_runs(|_| true), 0, "none was taken from it yet");
+            assert_eq!(journal.outcome("c", 7), Some(&outcome(2)));
+            assert_eq!(journal.count_runs(|_| true), 1);
         }
         let mut fresh =
             Journal::open("compare", &"x", &JournalOptions { is_fresh: true, ..options.clone() }).unwrap();

@@ -30,7 +30,8 @@ impl<'a> JsonLines<'a> {
         Self { reader: BufReader::new(file), line: Vec::new(), valid_bytes: 0 }
     }
 
-    /// The value of the next line; `None` after the last valid one.
+    /// The value of the next line; `None` at the first that is not valid, after which nothing may
+    /// be read.
     pub fn next<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
         self.line.clear();
         let bytes = Read::take(&mut self.reader, MAX_LINE_BYTES).read_until(b'\n', &mut self.line)?;

@@ -8,7 +8,7 @@ pub fn path_error(path: &Path, error: &dyn Display) -> String {
     format!("{}: {error}", path.display())
 }
 
-/// Errors about the file or folder `path`.
+/// Adds a path to the error of a result.
 pub trait AtPath<T> {
     /// The same result, with an error in the form of [`path_error`].
     fn at(self, path: &Path) -> Result<T, String>;

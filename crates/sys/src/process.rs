@@ -332,7 +332,7 @@ mod tests {
         let (own_id, ids) = std::sync::mpsc::channel();
         let waiting = std::thread::spawn(move || {
             own_id.send(crate::signal::own_thread()).unwrap();
-            has_ended(&handle, Duration::from_secs(600))
+            ends_within(&handle, Duration::from_secs(600))
         });
         let thread = ids.recv().unwrap();
         let call = || std::fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).unwrap();
