@@ -227,7 +227,8 @@ impl RunPurgedArena {
         released_ranges
     }
 
-    /// Returns the runs from `start`, where a word of marks begins, to `end`.
+    /// Returns the runs from `start`, where a word of marks begins, to `end`, without those that
+    /// reach into the next word ([`WORD_SLICES`]).
     fn runs(&self, start: u64, end: u64) -> impl Iterator<Item = AddressRange> + use<> {
         let run_bytes = self.slices_per_run * SLICE_BYTES;
         let runs_per_word = WORD_SLICES.checked_div(self.slices_per_run).unwrap_or(0);

@@ -307,10 +307,11 @@ pub static SEGMENTS: [SegmentLayout; 12] = [
     SEGMENT_1_6,
 ];
 
-/// Bytes of a thread's heap (`struct mi_heap_s`) from 1.9.2 and 2.2.2 on, and from 1.9.8 and 2.3.0
-/// on; 3064 in earlier releases with these layouts. The thread's other data (`mi_tld_t`), to which
-/// its first word points, follows it.
-pub const LATER_HEAP_BYTES: [u64; 2] = [3080, 3088];
+/// Bytes of a thread's heap (`types.h`, `struct mi_heap_s`) from 1.9.2 and 2.2.2 on, and from 1.9.8
+/// and 2.3.0 on; 3064 in earlier releases with these layouts. With `MI_GUARDED` it has 3120 (1.9.2
+/// and 2.2.2), 3112 (1.9.4), 3120 (from 1.9.8 and 2.3.0 on) and 3104 bytes. The thread's other data
+/// (`mi_tld_t`), to which its first word points, follows it.
+pub const LATER_HEAP_BYTES: [u64; 4] = [3080, 3088, 3112, 3120];
 /// Bytes read of a segment to recognise it, up to its first two pages.
 pub const HEADER_BYTES: usize = 640;
 /// Alignment of all segments.
