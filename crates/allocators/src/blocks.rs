@@ -145,7 +145,7 @@ pub struct SwappedCaches {
 
 impl SwappedCaches {
     /// Counts the cache at `range` if a page of it may be swapped out; true if it was counted.
-    pub fn note(&mut self, context: &Context<'_>, range: AddressRange) -> bool {
+    pub fn count_if_swapped(&mut self, context: &Context<'_>, range: AddressRange) -> bool {
         let swapped = overlapping(context.swapped_mappings, range).iter();
         let has_missing_page = swapped.map(|mapping| mapping.intersection(range)).any(|part| {
             let pages = part.widened_to_pages();

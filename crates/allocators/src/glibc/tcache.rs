@@ -106,11 +106,11 @@ fn caches_of_layout(
         }
         let Some(pointer_at) = fs_base.checked_sub(distance) else { continue };
         let Some(pointer) = resident_word(context, pointer_at) else {
-            caches.swapped.note(context, AddressRange::sized(pointer_at, 8));
+            caches.swapped.count_if_swapped(context, AddressRange::sized(pointer_at, 8));
             continue;
         };
         let Some(lists) = structure_at(context, ranges, pointer, cache_layout) else {
-            caches.swapped.note(context, AddressRange::sized(pointer, cache_layout.bytes));
+            caches.swapped.count_if_swapped(context, AddressRange::sized(pointer, cache_layout.bytes));
             continue;
         };
         if seen_pointers.insert(pointer) {
@@ -168,14 +168,14 @@ fn note_swapped(context: &Context<'_>, fs_base: u64, storage_bytes: u64, swapped
         return;
     }
     let start = fs_base.saturating_sub(storage_bytes);
-    if swapped.note(context, AddressRange::new(start, fs_base)) {
+    if swapped.count_if_swapped(context, AddressRange::new(start, fs_base)) {
         return;
     }
     let mut bytes = vec![0; storage_bytes as usize];
     read_storage(context, fs_base, &mut bytes);
     let mut pointers = words_in(&bytes).filter(|pointer| pointer.is_multiple_of(layout::ALIGNMENT));
     if let Some(pointer) = pointers.find(|&pointer| may_be_swapped_out(context, pointer)) {
-        swapped.note(context, AddressRange::sized(pointer, 8));
+        swapped.count_if_swapped(context, AddressRange::sized(pointer, 8));
     }
 }
 

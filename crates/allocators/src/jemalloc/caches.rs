@@ -127,7 +127,7 @@ impl CacheReader<'_> {
         let with_cache: HashSet<u64> = self.caches.fs_bases.iter().copied().collect();
         for &fs_base in self.context.fs_bases.iter().filter(|fs_base| !with_cache.contains(fs_base)) {
             if let Some(range) = self.storage_range(fs_base) {
-                self.caches.swapped.note(self.context, range);
+                self.caches.swapped.count_if_swapped(self.context, range);
             }
         }
     }

@@ -323,7 +323,7 @@ fn read_delayed_blocks(
         let mut word = |at: u64| {
             let word = cache.word(at);
             if word.is_none() {
-                collection.swapped.note(context, AddressRange::sized(at, 8));
+                collection.swapped.count_if_swapped(context, AddressRange::sized(at, 8));
             }
             word
         };

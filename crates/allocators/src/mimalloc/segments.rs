@@ -119,8 +119,7 @@ fn heap_without_parts(layout: &SegmentLayout, object: &Object) -> Heap {
         delayed_free: Some(layout.delayed_free),
         collect_rules: layout.collect_rules.unwrap_or_default(),
         has_offsets: layout.page.start == FirstBlock::Offset,
-        thread_data_bytes: layout.thread_data_bytes,
-        later_thread_data_bytes: layout.later_thread_data_bytes,
+        thread_data: layout.thread_data,
         read_at_milliseconds: host::monotonic_milliseconds(),
         ..Heap::default()
     }

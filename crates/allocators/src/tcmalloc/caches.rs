@@ -257,7 +257,7 @@ fn note_swapped(
         linked_addresses.extend(swapped);
     }
     for at in linked_addresses {
-        caches.swapped.note(context, AddressRange::sized(at, cache_bytes));
+        caches.swapped.count_if_swapped(context, AddressRange::sized(at, cache_bytes));
     }
 }
 
