@@ -292,7 +292,7 @@ mod tests {
 
     impl Memory for Page {
         fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
-            let offset = (address - START) as usize;
+            let Some(offset) = address.checked_sub(START).map(|offset| offset as usize) else { return 0 };
             for (byte, at) in buffer.iter_mut().zip(offset..) {
                 *byte = self.0[at / 8].to_le_bytes()[at % 8];
             }
