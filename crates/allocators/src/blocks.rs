@@ -141,11 +141,13 @@ pub struct SwappedCaches {
     /// Address of the first one.
     first: Option<u64>,
     count: u64,
+    /// Whether some may never have been used instead, so that the number is unknown.
+    may_be_unused: bool,
 }
 
 impl SwappedCaches {
     /// Counts the cache at `range` if a page of it may be swapped out; true if it was counted.
-    pub fn note(&mut self, context: &Context<'_>, range: AddressRange) -> bool {
+    pub fn count_if_swapped(&mut self, context: &Context<'_>, range: AddressRange) -> bool {
         let swapped = overlapping(context.swapped_mappings, range).iter();
         let has_missing_page = swapped.map(|mapping| mapping.intersection(range)).any(|part| {
             let pages = part.widened_to_pages();
@@ -158,12 +160,22 @@ impl SwappedCaches {
         has_missing_page
     }
 
+    /// Notes that a cache may be at `range` if a page of it may be swapped out, where a cache that
+    /// was never used has missing pages too.
+    pub fn note_possible(&mut self, context: &Context<'_>, range: AddressRange) {
+        self.may_be_unused = self.may_be_unused || self.count_if_swapped(context, range);
+    }
+
     /// Returns the caveat; `None` if there are none.
     pub fn caveat(&self, about: &ReaderInfo) -> Option<Caveat> {
         let place = format!("{:#x}", self.first?);
+        let caches = if self.may_be_unused {
+            "some thread or processor caches".to_owned()
+        } else {
+            counted(self.count, "thread or processor cache")
+        };
         let text = format!(
-            "{} of {} may be swapped out, and reading them would load them: their free blocks count as in use",
-            counted(self.count, "thread or processor cache"),
+            "{caches} of {} may be swapped out, and reading them would load them: their free blocks count as in use",
             about.title
         );
         Some(Caveat::new(&format!("{}_cache_swapped", about.name), place, None, text))

@@ -58,14 +58,13 @@ struct Votes {
 /// Finds the caches of the context's threads, until the deadline. `has_large_bins` is true if the
 /// parameters are those of glibc 2.42 and later.
 pub fn find(context: &Context<'_>, ranges: &Ranges<'_>, has_large_bins: bool) -> Caches {
-    let mut caches = Caches::default();
     for search in SEARCHES {
-        caches = caches_within(context, ranges, has_large_bins, search);
+        let caches = caches_within(context, ranges, has_large_bins, search);
         if !caches.structures.is_empty() || context.deadline_passed() {
-            break;
+            return caches;
         }
     }
-    caches
+    Caches { swapped: swapped_caches(context, ranges, SEARCHES[0].storage_bytes), ..Caches::default() }
 }
 
 /// Finds the caches whose pointers are within the searched storage.
@@ -92,13 +91,7 @@ fn caches_of_layout(
     search: Search,
 ) -> Caches {
     let mut caches = Caches::default();
-    let Some(distance) = pointer_distance(context, ranges, cache_layout, search) else {
-        // Without an arena, the program has another allocator.
-        for &fs_base in context.fs_bases.iter().filter(|_| !ranges.is_empty()) {
-            note_swapped(context, fs_base, search.storage_bytes, &mut caches.swapped);
-        }
-        return caches;
-    };
+    let Some(distance) = pointer_distance(context, ranges, cache_layout, search) else { return caches };
     let mut seen_pointers = HashSet::new();
     for &fs_base in context.fs_bases {
         if context.deadline_passed() {
@@ -106,16 +99,19 @@ fn caches_of_layout(
         }
         let Some(pointer_at) = fs_base.checked_sub(distance) else { continue };
         let Some(pointer) = resident_word(context, pointer_at) else {
-            caches.swapped.note(context, AddressRange::sized(pointer_at, 8));
+            caches.swapped.count_if_swapped(context, AddressRange::sized(pointer_at, 8));
             continue;
         };
-        let Some(lists) = structure_at(context, ranges, pointer, cache_layout) else {
-            caches.swapped.note(context, AddressRange::sized(pointer, cache_layout.bytes));
+        let Some(structure) = structure_at(context, ranges, pointer, cache_layout) else {
+            caches.swapped.count_if_swapped(context, AddressRange::sized(pointer, cache_layout.bytes));
             continue;
         };
         if seen_pointers.insert(pointer) {
             caches.structures.push(pointer - layout::CHUNK_HEADER_BYTES);
-            caches.lists.extend(lists);
+            caches.lists.extend(structure.lists);
+            if let Some(chunk) = structure.swapped_chunk {
+                caches.swapped.count_if_swapped(context, chunk);
+            }
         }
     }
     caches
@@ -140,8 +136,9 @@ fn pointer_distance(
             let pointer =
                 word_at(&bytes, 8 * index).filter(|pointer| pointer.is_multiple_of(layout::ALIGNMENT));
             let Some(pointer) = pointer.filter(|&pointer| pointer != 0) else { continue };
-            let Some(lists) = structure_at(context, ranges, pointer, cache_layout) else { continue };
-            votes.filled_caches += usize::from(!lists.is_empty());
+            let Some(structure) = structure_at(context, ranges, pointer, cache_layout) else { continue };
+            let is_filled = !structure.lists.is_empty() || structure.swapped_chunk.is_some();
+            votes.filled_caches += usize::from(is_filled);
             votes.all_caches += 1;
         }
     }
@@ -161,22 +158,30 @@ fn read_storage(context: &Context<'_>, fs_base: u64, bytes: &mut [u8]) {
     }
 }
 
-/// Notes a thread's cache if it or the pointer to it may be swapped out, where no thread's cache
-/// shows the distance of the pointer.
-fn note_swapped(context: &Context<'_>, fs_base: u64, storage_bytes: u64, swapped: &mut SwappedCaches) {
-    if context.swapped_mappings.is_empty() {
-        return;
-    }
-    let start = fs_base.saturating_sub(storage_bytes);
-    if swapped.note(context, AddressRange::new(start, fs_base)) {
-        return;
+/// Returns the threads' caches that may be swapped out, or whose pointers may be, where no thread's
+/// cache shows the distance of the pointer; until the deadline.
+fn swapped_caches(context: &Context<'_>, ranges: &Ranges<'_>, storage_bytes: u64) -> SwappedCaches {
+    let mut swapped = SwappedCaches::default();
+    // Without an arena, the program has another allocator.
+    if context.swapped_mappings.is_empty() || ranges.is_empty() {
+        return swapped;
     }
     let mut bytes = vec![0; storage_bytes as usize];
-    read_storage(context, fs_base, &mut bytes);
-    let mut pointers = words_in(&bytes).filter(|pointer| pointer.is_multiple_of(layout::ALIGNMENT));
-    if let Some(pointer) = pointers.find(|&pointer| may_be_swapped_out(context, pointer)) {
-        swapped.note(context, AddressRange::sized(pointer, 8));
+    for &fs_base in context.fs_bases {
+        if context.deadline_passed() {
+            break;
+        }
+        let start = fs_base.saturating_sub(storage_bytes);
+        if swapped.count_if_swapped(context, AddressRange::new(start, fs_base)) {
+            continue;
+        }
+        read_storage(context, fs_base, &mut bytes);
+        let mut pointers = words_in(&bytes).filter(|pointer| pointer.is_multiple_of(layout::ALIGNMENT));
+        if let Some(pointer) = pointers.find(|&pointer| may_be_swapped_out(context, pointer)) {
+            swapped.count_if_swapped(context, AddressRange::sized(pointer, 8));
+        }
     }
+    swapped
 }
 
 /// Reads a word of memory that is resident.
@@ -186,14 +191,22 @@ fn resident_word(context: &Context<'_>, at: u64) -> Option<u64> {
     if is_resident { context.whole_memory.read_word(at).ok() } else { None }
 }
 
-/// Returns the lists of the cache at `pointer`; `None` if it is not one. A list whose first chunk
-/// may be swapped out is among them.
+/// The lists of one cache.
+#[derive(Default)]
+struct Structure {
+    /// Those that are not empty and whose first chunk can be read.
+    lists: Vec<List>,
+    /// First chunk of a list that may be swapped out, if there is one.
+    swapped_chunk: Option<AddressRange>,
+}
+
+/// Returns the lists of the cache at `pointer`; `None` if it is not one.
 fn structure_at(
     context: &Context<'_>,
     ranges: &Ranges<'_>,
     pointer: u64,
     cache_layout: &layout::ThreadCacheLayout,
-) -> Option<Vec<List>> {
+) -> Option<Structure> {
     let memory = context.whole_memory;
     let chunk = pointer.checked_sub(layout::CHUNK_HEADER_BYTES)?;
     if !ranges.holds(chunk) {
@@ -218,7 +231,7 @@ fn structure_at(
         }
         BinCounts::Unused => None,
     };
-    let (mut lists, mut unmatched_counts) = (Vec::new(), 0);
+    let (mut structure, mut unmatched_counts) = (Structure::default(), 0);
     for bin in 0..cache_layout.bins {
         let head = word_at(&bytes, cache_layout.entries as usize + 8 * bin)?;
         let count = count_of(bin)?;
@@ -237,8 +250,7 @@ fn structure_at(
         }
         let entry = head.checked_sub(layout::CHUNK_HEADER_BYTES)?;
         if entry.is_multiple_of(layout::ALIGNMENT) && may_be_swapped_out(context, entry) {
-            // It is reported as broken where it is followed.
-            lists.push(List::thread_cache(head));
+            structure.swapped_chunk.get_or_insert(AddressRange::sized(entry, layout::MIN_CHUNK_BYTES));
             continue;
         }
         if !ranges.holds(entry) {
@@ -254,9 +266,9 @@ fn structure_at(
         if !is_size_valid {
             return None;
         }
-        lists.push(List::thread_cache(head));
+        structure.lists.push(List::thread_cache(head));
     }
-    Some(lists)
+    Some(structure)
 }
 
 #[cfg(test)]
@@ -280,7 +292,7 @@ mod tests {
 
     impl Memory for Page {
         fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
-            let offset = (address - START) as usize;
+            let Some(offset) = address.checked_sub(START).map(|offset| offset as usize) else { return 0 };
             for (byte, at) in buffer.iter_mut().zip(offset..) {
                 *byte = self.0[at / 8].to_le_bytes()[at % 8];
             }
@@ -350,6 +362,36 @@ mod tests {
         assert_eq!(caveat(storage, &[cache_page]), None, "it was never written");
     }
 
+    #[test]
+    fn a_list_that_begins_in_swapped_memory_is_noted() {
+        let pages = RangePages::new(PAGE, [PAGE]);
+        let ranges = Ranges::new([(PAGE, &pages)].into_iter());
+        let swapped = AddressRange::sized(PAGE.end, 4096);
+        let mut page = Page([0; 512]);
+        page.0[CACHE - 1] = (layout::THREAD_CACHE.bytes + 16) | layout::PREV_INUSE;
+        page.0[BLOCK - 1] = layout::MIN_CHUNK_BYTES | layout::PREV_INUSE;
+        // Two lists of one block: one in this page, one in the page that is missing.
+        page.0[CACHE] = 1 | 1 << 16;
+        let first_list = CACHE + layout::THREAD_CACHE.entries as usize / 8;
+        page.0[first_list] = START + 8 * BLOCK as u64;
+        page.0[first_list + 1] = swapped.start + layout::CHUNK_HEADER_BYTES;
+        page.0[511] = START + 8 * CACHE as u64;
+        let (space, _) = AddressSpace::parse(b"");
+        let runs = |range: AddressRange| {
+            let run = range.intersection(PAGE);
+            if run.is_empty() { Vec::new() } else { vec![run] }
+        };
+        let context = Context {
+            fs_bases: &[PAGE.end],
+            swapped_mappings: &[swapped],
+            ..Context::of_image(&page, &space, &runs)
+        };
+        let caches = find(&context, &ranges, false);
+        assert_eq!((caches.structures, caches.lists.len()), (vec![START], 1));
+        let caveat = caches.swapped.caveat(&super::super::ABOUT);
+        assert_eq!(caveat.map(|caveat| caveat.place), Some(format!("{:#x}", swapped.start)));
+    }
+
     /// A page behind the first one.
     struct Storage(Page);
 
@@ -375,7 +417,8 @@ mod tests {
             let (space, _) = AddressSpace::parse(b"");
             let all_resident = |range: AddressRange| vec![range];
             let context = Context::of_image(&page, &space, &all_resident);
-            structure_at(&context, &ranges, cache, &layout::THREAD_CACHE).map(|lists| lists.len())
+            let structure = structure_at(&context, &ranges, cache, &layout::THREAD_CACHE);
+            structure.map(|structure| structure.lists.len())
         };
         assert_eq!(lists([1, 0], true), Some(1));
         assert_eq!(lists([0, 0], true), Some(1), "tcache_put");

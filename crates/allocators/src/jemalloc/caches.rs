@@ -101,7 +101,9 @@ pub fn find(context: &Context<'_>, layout: CacheLayout, leaves: &[Leaf]) -> Cach
             CacheLayout::Counted => reader.read_counted(fs_base),
         }
     }
-    reader.note_swapped();
+    if reader.caches.first_late_address.is_none() {
+        reader.note_swapped();
+    }
     let mut caches = reader.caches;
     caches.blocks.sort_unstable();
     caches.blocks.dedup_by_key(|block| block.address);
@@ -122,12 +124,17 @@ struct CacheReader<'a> {
 }
 
 impl CacheReader<'_> {
-    /// Notes the caches of threads without one whose storage may be swapped out.
+    /// Notes the caches of threads without one whose storage may be swapped out, until the
+    /// deadline.
     fn note_swapped(&mut self) {
         let with_cache: HashSet<u64> = self.caches.fs_bases.iter().copied().collect();
         for &fs_base in self.context.fs_bases.iter().filter(|fs_base| !with_cache.contains(fs_base)) {
+            if self.context.deadline_passed() {
+                self.caches.first_late_address.get_or_insert(fs_base);
+                return;
+            }
             if let Some(range) = self.storage_range(fs_base) {
-                self.caches.swapped.note(self.context, range);
+                self.caches.swapped.count_if_swapped(self.context, range);
             }
         }
     }

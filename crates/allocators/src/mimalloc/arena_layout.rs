@@ -32,8 +32,10 @@ pub const CHUNK_BITS: u64 = 512;
 /// Index of `slices_purge` in the consecutive bitmaps that an arena points to (`slices_free`,
 /// `slices_committed`, `slices_dirty`, `slices_purge`).
 pub const PURGE_BITMAP: usize = 3;
-/// Slices whose bits are in one word of a bitmap (`MI_BFIELD_BITS`): no run that is purged as a
-/// whole reaches into the next word (`bitmap.c`, `_mi_bitmap_forall_setc_rangesn`).
+/// Slices whose bits are in one word of a bitmap (`MI_BFIELD_BITS`). From 3.2.7 on no run that is
+/// purged as a whole reaches into the next word (`bitmap.c`, `_mi_bitmap_forall_setc_rangesn`). In
+/// 3.1.6 and 3.2.6 the last run of a word does if the length of a run does not divide 64: such a
+/// run is not predicted.
 pub const WORD_SLICES: u64 = 64;
 /// Words of an arena (`struct mi_arena_s`) that are read: its owner, its numbers of slices and its
 /// bitmaps are among them.

@@ -13,7 +13,7 @@ use super::arena_layout::{
 };
 use super::layout::{PAGE_3, PAGE_3_4, PageLayout, PageWords, SLICE_BYTES};
 use super::options;
-use super::parts::{Heap, Part, PartKind, RunPurgedArena};
+use super::parts::{Heap, Part, PartKind, RunPurgedArena, ThreadDataBytes};
 use crate::radix::{self, Leaf, StaticData, UnclaimedMemory};
 use crate::scan::{
     each_word, each_word_in_steps, is_mapped_memory, is_private_memory, is_resident, read_words,
@@ -61,7 +61,7 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
             object: data.object.start,
             name: data.object.name.clone(),
             collect_rules: COLLECT_3,
-            thread_data_bytes: Some(MIN_THREAD_HEAP_BYTES),
+            thread_data: Some(ThreadDataBytes { earlier: MIN_THREAD_HEAP_BYTES, later: None }),
             releases: if map.layout == &PAGE_3 { "3.0 to 3.3" } else { "3.4" },
             ..Heap::default()
         };

@@ -227,7 +227,8 @@ impl RunPurgedArena {
         released_ranges
     }
 
-    /// Returns the runs from `start`, where a word of marks begins, to `end`.
+    /// Returns the runs from `start`, where a word of marks begins, to `end`, without those that
+    /// reach into the next word ([`WORD_SLICES`]).
     fn runs(&self, start: u64, end: u64) -> impl Iterator<Item = AddressRange> + use<> {
         let run_bytes = self.slices_per_run * SLICE_BYTES;
         let runs_per_word = WORD_SLICES.checked_div(self.slices_per_run).unwrap_or(0);
@@ -322,7 +323,7 @@ fn read_delayed_blocks(
         let mut word = |at: u64| {
             let word = cache.word(at);
             if word.is_none() {
-                collection.swapped.note(context, AddressRange::sized(at, 8));
+                collection.swapped.count_if_swapped(context, AddressRange::sized(at, 8));
             }
             word
         };

@@ -20,7 +20,7 @@ mod spans;
 mod visits;
 
 use self::claims::Counts;
-use self::parts::{CollectRules, Heap, Part, UnreadHeaps, UnreadSegments};
+use self::parts::{CollectRules, Heap, Part, ThreadDataBytes, UnreadHeaps, UnreadSegments};
 use self::segment_layout::LATER_HEAP_BYTES;
 use crate::parallel::Claimed;
 use crate::scan::{is_mapped_memory, is_unclaimed, read_words};
@@ -219,11 +219,11 @@ fn encoded_reading(heap: &Heap, bytes_read: u64) -> Reading {
 
 /// Returns the ranges of threads' own data, which begin with `thread_heaps`, outside `taken`.
 fn thread_data(context: &Context<'_>, heap: &Heap, thread_heaps: &[u64], taken: &RangeSet) -> RangeSet {
-    let Some(bytes) = heap.thread_data_bytes else { return RangeSet::default() };
+    let Some(ThreadDataBytes { earlier, later }) = heap.thread_data else { return RangeSet::default() };
     let bytes_from = |thread_heap: u64| {
         let heap_bytes = read_words(context, thread_heap).map(|[tld]| tld.wrapping_sub(thread_heap));
         let is_later = heap_bytes.is_some_and(|bytes| LATER_HEAP_BYTES.contains(&bytes));
-        heap.later_thread_data_bytes.filter(|_| is_later).unwrap_or(bytes)
+        later.filter(|_| is_later).unwrap_or(earlier)
     };
     let unclaimed_ranges = thread_heaps.iter().filter_map(|&thread_heap| {
         let range = AddressRange::sized(thread_heap, bytes_from(thread_heap)).widened_to_pages();

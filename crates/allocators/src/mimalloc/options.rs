@@ -4,7 +4,7 @@
 use super::arena_layout::WORD_SLICES;
 use super::layout::SLICE_BYTES;
 use crate::radix::StaticData;
-use crate::scan::each_word;
+use crate::scan::{DeadlineCheck, each_word};
 use strandline_claims::allocator::Context;
 use strandline_process::host;
 use strandline_process::memory::word_at;
@@ -18,8 +18,9 @@ const STATE: usize = 8;
 const MAX_STATE: u64 = 2;
 /// Maximum entries read; 3.4.3 has 47.
 const MAX_ENTRIES: usize = 64;
-/// Minimum entries of a table; 3.0.2 has 42.
-const MIN_ENTRIES: usize = 42;
+/// Minimum entries of a table (`mimalloc.h`, `_mi_option_last`): 3.0.7 to 3.0.12 have 40, 3.0.2 and
+/// 3.0.3 have 42, later ones more.
+const MIN_ENTRIES: usize = 40;
 
 /// Index of `allow_thp` (`mimalloc.h`, `enum mi_option_e`, from 3.1.6 on).
 const ALLOW_THP: usize = 43;
@@ -59,17 +60,21 @@ fn slices_per_run_with(values: &[i64], has_huge_pages: bool) -> u64 {
     }
 }
 
-/// Returns the values of all options, by index; `None` if no table can be read.
+/// Returns the values of all options, by index; `None` if no table can be read before the deadline.
 fn values(context: &Context<'_>, data: &StaticData<'_>) -> Option<Vec<i64>> {
+    if context.deadline_passed() {
+        return None;
+    }
     let mut values = None;
     // The last entry that every table has: small indexes are common words.
     let last = MIN_ENTRIES as u64 - 1;
+    let mut deadline = DeadlineCheck::new(context);
     each_word(context, data.range, &mut |at, word| {
         if word >> 32 == last && word & u64::from(u32::MAX) <= MAX_STATE {
             let table = at.checked_sub(STATE as u64 + last * ENTRY_BYTES as u64);
             values = table.and_then(|table| values_at(context, table));
         }
-        values.is_none()
+        values.is_none() && !deadline.passed()
     });
     values
 }
@@ -89,7 +94,12 @@ fn values_at(context: &Context<'_>, table: u64) -> Option<Vec<i64>> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
+    use strandline_process::map::AddressSpace;
+    use strandline_process::memory::Memory;
+    use strandline_process::range::AddressRange;
 
     /// The values of `count` options, with these two among them.
     fn options(count: usize, allow_thp: i64, minimal_kib: i64) -> Vec<i64> {
@@ -100,6 +110,43 @@ mod tests {
             }
         }
         values
+    }
+
+    const TABLE: u64 = 0x7f51_4000_0000;
+
+    /// Static data with a table of this many options, whose values are their indexes.
+    struct Table(usize);
+
+    impl Memory for Table {
+        fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+            let entry = |index: u64| [index, index << 32 | 2, 0, 0].map(u64::to_le_bytes);
+            let bytes: Vec<u8> = (0..self.0 as u64).flat_map(entry).flatten().collect();
+            buffer.fill(0);
+            let from_address = bytes.get((address - TABLE) as usize..).unwrap_or_default();
+            for (slot, byte) in buffer.iter_mut().zip(from_address) {
+                *slot = *byte;
+            }
+            buffer.len()
+        }
+    }
+
+    #[test]
+    fn the_table_of_each_release_is_found() {
+        let data_end = TABLE + 8192;
+        let maps = format!("{TABLE:x}-{data_end:x} rw-p 00080000 08:01 79 /usr/lib/libmimalloc.so.3\n");
+        let (space, _) = AddressSpace::parse(maps.as_bytes());
+        let all_resident = |range: AddressRange| vec![range];
+        let data = StaticData { range: AddressRange::new(TABLE, data_end), object: &space.mappings()[0] };
+        let count_of = |entries: usize, deadline: Instant| {
+            let table = Table(entries);
+            let context = Context { deadline, ..Context::of_image(&table, &space, &all_resident) };
+            assert_eq!(values_at(&context, TABLE).map(|values| values.len()), Some(entries));
+            values(&context, &data).map(|values| values.len())
+        };
+        let later = Instant::now() + Duration::from_secs(600);
+        // 3.0.7 to 3.0.12; 3.0.2 and 3.0.3; 3.3.2 and later.
+        assert_eq!([40, 42, 47].map(|entries| count_of(entries, later)), [Some(40), Some(42), Some(47)]);
+        assert_eq!(count_of(42, Instant::now()), None, "no time");
     }
 
     #[test]

@@ -105,6 +105,16 @@ pub struct CollectingThread {
     pub is_main: bool,
 }
 
+/// Minimum bytes of the structure that begins with a thread's heap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadDataBytes {
+    /// In the first releases with a layout.
+    pub earlier: u64,
+    /// In later releases with that layout, whose heaps are larger
+    /// ([`LATER_HEAP_BYTES`](super::segment_layout::LATER_HEAP_BYTES)), if there are any.
+    pub later: Option<u64>,
+}
+
 /// One mimalloc, divided into parts.
 #[derive(Default)]
 pub struct Heap {
@@ -127,9 +137,7 @@ pub struct Heap {
     pub collect_rules: CollectRules,
     /// Minimum bytes of the structure that begins with a thread's heap; `None` if no such structure
     /// is taken from the kernel.
-    pub thread_data_bytes: Option<u64>,
-    /// The same for heaps of later releases with the same layout, if there are any.
-    pub later_thread_data_bytes: Option<u64>,
+    pub thread_data: Option<ThreadDataBytes>,
     /// When it was read, by mimalloc's clock.
     pub read_at_milliseconds: u64,
     /// State of the free slices of segments, by the start of the segment.

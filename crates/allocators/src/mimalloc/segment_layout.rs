@@ -2,7 +2,7 @@
 //! padding and encoded lists (`MI_SECURE`, `MI_DEBUG`).
 
 use super::layout::{PAGE_1, PAGE_1_8_4, PAGE_2, PAGE_2_1_4, PAGE_CPYTHON, PAGE_CPYTHON_2_5, PageLayout};
-use super::parts::{ArenaPurge, CollectRules, SpanPurge};
+use super::parts::{ArenaPurge, CollectRules, SpanPurge, ThreadDataBytes};
 
 /// Offsets in a segment (`types.h`, `struct mi_segment_s`), which contains pages.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,10 +28,7 @@ pub struct SegmentLayout {
     pub collect_rules: Option<CollectRules>,
     /// Minimum bytes of `mi_thread_data_t`, which begins with a thread's heap (`init.c`); `None` if
     /// CPython keeps it in its thread states.
-    pub thread_data_bytes: Option<u64>,
-    /// The same in later releases with this layout, whose heaps are larger
-    /// ([`LATER_HEAP_BYTES`]), if there are any.
-    pub later_thread_data_bytes: Option<u64>,
+    pub thread_data: Option<ThreadDataBytes>,
     /// `segment_size`, if only that distinguishes the layout from another one.
     pub size: Option<usize>,
     /// Offsets of the masks of free slices.
@@ -183,8 +180,7 @@ const SEGMENT_1_6: SegmentLayout = SegmentLayout {
     delayed_free: 2840,
     collect_rules: None,
     // 3728 to 3920 bytes up to 1.8.9.
-    thread_data_bytes: Some(3728),
-    later_thread_data_bytes: None,
+    thread_data: Some(ThreadDataBytes { earlier: 3728, later: None }),
     size: None,
     masks: None,
 };
@@ -214,7 +210,7 @@ const SEGMENT_1_8_9: SegmentLayout = SegmentLayout {
     used: 88,
     division: PAGES_1_8_9,
     // 7408 to 7432 bytes from 1.9.2 on, with more statistics.
-    later_thread_data_bytes: Some(7408),
+    thread_data: Some(ThreadDataBytes { earlier: 3728, later: Some(7408) }),
     ..SEGMENT_1_8_4
 };
 const SEGMENT_2_0_3: SegmentLayout = SegmentLayout {
@@ -228,8 +224,7 @@ const SEGMENT_2_0_3: SegmentLayout = SegmentLayout {
     delayed_free: 2840,
     collect_rules: Some(COLLECT_2_0_3),
     // 4592 to 4744 bytes up to 2.1.9.
-    thread_data_bytes: Some(4592),
-    later_thread_data_bytes: None,
+    thread_data: Some(ThreadDataBytes { earlier: 4592, later: None }),
     size: None,
     masks: Some(MASKS_2_0_3),
 };
@@ -257,7 +252,7 @@ const SEGMENT_CPYTHON: SegmentLayout = SegmentLayout {
     releases: "CPython 3.13 and 3.14",
     page: &PAGE_CPYTHON,
     collect_rules: None,
-    thread_data_bytes: None,
+    thread_data: None,
     masks: None,
     ..SEGMENT_2_0_9
 };
@@ -277,7 +272,7 @@ const SEGMENT_2_1_9: SegmentLayout = SegmentLayout {
     division: SLICES_2_1_9,
     masks: Some(MASKS_2_1_9),
     // 8216 to 8240 bytes from 2.2.2 on, with more statistics.
-    later_thread_data_bytes: Some(8216),
+    thread_data: Some(ThreadDataBytes { earlier: 4592, later: Some(8216) }),
     ..SEGMENT_2_1_4
 };
 /// CPython's own 2.5.2 without a global lock; with one it has the layout of 2.1.9 to 2.4.
@@ -285,8 +280,7 @@ const SEGMENT_CPYTHON_2_5: SegmentLayout = SegmentLayout {
     releases: "CPython 3.14.10",
     page: &PAGE_CPYTHON_2_5,
     collect_rules: None,
-    thread_data_bytes: None,
-    later_thread_data_bytes: None,
+    thread_data: None,
     masks: None,
     ..SEGMENT_2_1_9
 };
@@ -307,10 +301,11 @@ pub static SEGMENTS: [SegmentLayout; 12] = [
     SEGMENT_1_6,
 ];
 
-/// Bytes of a thread's heap (`struct mi_heap_s`) from 1.9.2 and 2.2.2 on, and from 1.9.8 and 2.3.0
-/// on; 3064 in earlier releases with these layouts. The thread's other data (`mi_tld_t`), to which
-/// its first word points, follows it.
-pub const LATER_HEAP_BYTES: [u64; 2] = [3080, 3088];
+/// Bytes of a thread's heap (`types.h`, `struct mi_heap_s`) from 1.9.2 and 2.2.2 on, and from 1.9.8
+/// and 2.3.0 on; 3064 in earlier releases with these layouts. With `MI_GUARDED` it has 3120 (1.9.2
+/// and 2.2.2), 3112 (1.9.4), 3120 (from 1.9.8 and 2.3.0 on) and 3104 bytes. The thread's other data
+/// (`mi_tld_t`), to which its first word points, follows it.
+pub const LATER_HEAP_BYTES: [u64; 4] = [3080, 3088, 3112, 3120];
 /// Bytes read of a segment to recognise it, up to its first two pages.
 pub const HEADER_BYTES: usize = 640;
 /// Alignment of all segments.

@@ -86,8 +86,12 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
             let mut unclaimed = UnclaimedMemory::new(context, &taken);
             add_segments(context, segments, &mut unclaimed, &mut heap);
             let read_end = heap.parts.last().map_or(0, |part| part.end);
-            heap.unread_segments =
-                next_address.and_then(|next| unread_segments(context, next.max(read_end), key, layout));
+            if let Some(next) = next_address {
+                heap.unread_segments = unread_segments(context, next.max(read_end), key, layout);
+                if heap.unread_segments.is_none() && context.deadline_passed() {
+                    heap.doubts.note_timeout(next);
+                }
+            }
             if heap.unread_segments.is_some() {
                 heap.collect_rules = CollectRules::default();
             }
@@ -115,8 +119,7 @@ fn heap_without_parts(layout: &SegmentLayout, object: &Object) -> Heap {
         delayed_free: Some(layout.delayed_free),
         collect_rules: layout.collect_rules.unwrap_or_default(),
         has_offsets: layout.page.start == FirstBlock::Offset,
-        thread_data_bytes: layout.thread_data_bytes,
-        later_thread_data_bytes: layout.later_thread_data_bytes,
+        thread_data: layout.thread_data,
         read_at_milliseconds: host::monotonic_milliseconds(),
         ..Heap::default()
     }

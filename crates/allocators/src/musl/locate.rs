@@ -8,7 +8,6 @@ use std::collections::HashSet;
 use super::layout::{AREA_NEXT, CONTEXT_LAYOUTS, Group, METAS_PER_AREA, PAGE_BYTES};
 use crate::scan::{DeadlineCheck, each_word, is_mapped_memory, is_resident};
 use strandline_claims::allocator::Context;
-use strandline_claims::caveat::Caveat;
 use strandline_claims::doubts::ReadProblems;
 use strandline_process::c_library::CLibrary;
 use strandline_process::map::{AddressSpace, Mapping};
@@ -51,34 +50,16 @@ pub fn candidates(space: &AddressSpace) -> Vec<Vec<&Mapping>> {
     modules
 }
 
-/// The writable mappings of a program or library.
-pub struct StaticData {
-    /// The first [`MAX_DATA_BYTES`].
-    pub searched: Vec<AddressRange>,
-    /// What is beyond.
-    pub left_out: Vec<AddressRange>,
-}
-
-impl StaticData {
-    /// Divides the writable ones of `mappings`.
-    pub fn of(mappings: &[&Mapping]) -> Self {
-        let mut remaining_bytes = MAX_DATA_BYTES;
-        let mut data = Self { searched: Vec::new(), left_out: Vec::new() };
-        for mapping in mappings.iter().filter(|mapping| mapping.permissions.write) {
-            let searched = AddressRange::sized(mapping.start, mapping.bytes().min(remaining_bytes));
-            remaining_bytes -= searched.len();
-            data.searched.push(searched);
-            data.left_out.push(AddressRange::new(searched.end, mapping.end));
-        }
-        data
-    }
-
-    /// Returns a caveat on the resident bytes of the file `name` that are not searched.
-    pub fn caveat(&self, context: &Context<'_>, name: &str) -> Option<Caveat> {
-        let bytes: u64 = self.left_out.iter().map(|&range| context.resident_bytes(range)).sum();
-        let text = "static data beyond the first 64 MiB of a file was not searched for musl's malloc";
-        (bytes > 0).then(|| Caveat::new("musl_left_out", name, Some(bytes), text))
-    }
+/// Returns the writable mappings of a program or library, at most [`MAX_DATA_BYTES`].
+pub fn static_data(mappings: &[&Mapping]) -> Vec<AddressRange> {
+    let mut remaining_bytes = MAX_DATA_BYTES;
+    let writable = mappings.iter().filter(|mapping| mapping.permissions.write);
+    let range_of = |mapping: &&Mapping| {
+        let range = AddressRange::sized(mapping.start, mapping.bytes().min(remaining_bytes));
+        remaining_bytes -= range.len();
+        range
+    };
+    writable.map(range_of).collect()
 }
 
 /// Whether a process may have a mallocng.
@@ -92,15 +73,6 @@ pub struct FoundStates<T> {
     pub states: Vec<T>,
     /// Name of the first file whose data was not searched completely before the deadline.
     pub first_late_file: Option<String>,
-    /// Caveats on files with more static data than is searched, in which none was found.
-    pub caveats: Vec<Caveat>,
-}
-
-impl<T> FoundStates<T> {
-    /// Nothing found yet.
-    pub fn new() -> Self {
-        Self { states: Vec::new(), first_late_file: None, caveats: Vec::new() }
-    }
 }
 
 /// Outcome of a search in a range of static data.
@@ -113,19 +85,15 @@ pub struct SearchResult<T> {
 
 /// Finds all states of a process.
 pub fn find(context: &Context<'_>) -> FoundStates<State> {
-    let mut found_states = FoundStates::new();
+    let mut found_states = FoundStates { states: Vec::new(), first_late_file: None };
     for mappings in candidates(context.space) {
-        let (data, states_before) = (StaticData::of(&mappings), found_states.states.len());
-        for &range in &data.searched {
+        for range in static_data(&mappings) {
             let name = || mappings[0].name.clone();
             let SearchResult { hit: area, is_late } = first_area(context, range);
             found_states.states.extend(area.map(|area| read_state(context, name(), &area)));
             if is_late {
                 found_states.first_late_file.get_or_insert_with(name);
             }
-        }
-        if found_states.states.len() == states_before {
-            found_states.caveats.extend(data.caveat(context, &mappings[0].name));
         }
     }
     found_states
@@ -217,36 +185,4 @@ fn read_state(context: &Context<'_>, name: String, first: &FirstArea) -> State {
     // If two groups have the same start, the outer one comes first.
     state.groups.sort_unstable_by_key(|group| (group.start, std::cmp::Reverse(group.end())));
     state
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::scan::Unreadable;
-
-    #[test]
-    fn resident_static_data_beyond_the_limit_is_a_caveat() {
-        let start = 0x40_0000_u64;
-        let (data, end) = (start + PAGE_BYTES, start + PAGE_BYTES + MAX_DATA_BYTES + 16 * PAGE_BYTES);
-        let maps = format!(
-            "{start:x}-{data:x} r-xp 00000000 fe:01 5 /usr/bin/a\n{data:x}-{end:x} rw-p 00001000 fe:01 5 /usr/bin/a\n"
-        );
-        let (space, _) = AddressSpace::parse(maps.as_bytes());
-        // The bytes of the caveats on both allocators, if these pages are resident.
-        let caveats = |resident: AddressRange| {
-            let runs = |range: AddressRange| {
-                let run = range.intersection(resident);
-                if run.is_empty() { Vec::new() } else { vec![run] }
-            };
-            let context = Context::of_image(&Unreadable, &space, &runs);
-            let found = [find(&context).caveats, super::super::old::find(&context).caveats];
-            found.map(|caveats| {
-                caveats.into_iter().map(|caveat| (caveat.place, caveat.bytes)).collect::<Vec<_>>()
-            })
-        };
-        let beyond = AddressRange::new(end - 3 * PAGE_BYTES, end);
-        let expected = vec![("/usr/bin/a".to_owned(), Some(3 * PAGE_BYTES))];
-        assert_eq!(caveats(beyond), [expected.clone(), expected]);
-        assert_eq!(caveats(AddressRange::sized(data, PAGE_BYTES)), [Vec::new(), Vec::new()]);
-    }
 }

@@ -55,20 +55,18 @@ impl FoundAllocator for Musl {
     }
 
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {
-        let FoundStates { states, mut first_late_file, mut caveats } = locate::find(context);
+        let FoundStates { states, mut first_late_file } = locate::find(context);
         let readings = if states.is_empty() {
             let old_states = old::find(context);
             first_late_file = first_late_file.or(old_states.first_late_file);
-            // They are on the same data, without the files in which an old state was found.
-            caveats = old_states.caveats;
             read_each(context, old_states.states, |state, taken| old::read(context, state, taken))
         } else {
             read_each(context, states, |state, taken| read(context, state, taken))
         };
         let text =
             "not all static data was searched for musl's malloc in the time that a target may be stopped";
-        caveats.extend(first_late_file.map(|name| Caveat::new("musl_too_slow", name, None, text)));
-        Ok((readings, caveats))
+        let caveat = first_late_file.map(|name| Caveat::new("musl_too_slow", name, None, text));
+        Ok((readings, caveat.into_iter().collect()))
     }
 }
 

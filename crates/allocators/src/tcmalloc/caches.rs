@@ -194,10 +194,10 @@ fn transfer_lists(
 fn thread_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, caches: &mut CacheContents) -> Vec<List> {
     let mut lists = Vec::new();
     // Thread caches are in no span; pointers in a program's own data are mostly to blocks.
-    let mut pending: Vec<u64> =
-        spans.outside_pointers.targets.iter().copied().filter(|word| word.is_multiple_of(8)).collect();
+    let static_pointers =
+        spans.outside_pointers.targets.iter().copied().filter(|word| word.is_multiple_of(8));
+    let mut pending: Vec<u64> = static_pointers.clone().collect();
     let mut cache = PageCache::new(context.memory);
-    let static_pointers = pending.clone();
     let (mut seen_addresses, mut linked_addresses) = (HashSet::new(), BTreeSet::new());
     let mut bytes = vec![0; ALL_FREE_LISTS_BYTES + CACHE_LINKS_BYTES];
     while let Some(at) = pending.pop() {
@@ -235,16 +235,19 @@ fn thread_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, caches: &mut 
             pending.push(link);
         }
     }
-    note_swapped(context, &static_pointers, linked_addresses, bytes.len() as u64, caches);
+    if caches.first_late_address.is_none() {
+        note_swapped(context, static_pointers, linked_addresses, bytes.len() as u64, caches);
+    }
     caches.bytes_read += cache.bytes_read;
     lists
 }
 
 /// Notes the thread caches of `cache_bytes` that may be swapped out: of the addresses to which a
 /// cache links, and if none was read, the first of `static_pointers`, one of which leads to them.
+/// Stops at the deadline.
 fn note_swapped(
     context: &Context<'_>,
-    static_pointers: &[u64],
+    mut static_pointers: impl Iterator<Item = u64>,
     mut linked_addresses: BTreeSet<u64>,
     cache_bytes: u64,
     caches: &mut CacheContents,
@@ -253,11 +256,15 @@ fn note_swapped(
         linked_addresses.remove(at);
     }
     if caches.thread_caches.is_empty() {
-        let swapped = static_pointers.iter().find(|&&at| may_be_swapped_out(context, at));
+        let swapped = static_pointers.find(|&at| may_be_swapped_out(context, at));
         linked_addresses.extend(swapped);
     }
     for at in linked_addresses {
-        caches.swapped.note(context, AddressRange::sized(at, cache_bytes));
+        if context.deadline_passed() {
+            caches.first_late_address.get_or_insert(at);
+            return;
+        }
+        caches.swapped.count_if_swapped(context, AddressRange::sized(at, cache_bytes));
     }
 }
 

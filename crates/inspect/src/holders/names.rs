@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 use cpp_demangle::{DemangleOptions, Symbol};
 
@@ -31,11 +30,17 @@ pub fn bounded(name: &[u8]) -> Vec<u8> {
     if name.len() <= MAX_BYTES {
         return name.to_vec();
     }
-    let mut hasher = DefaultHasher::new();
-    name.hash(&mut hasher);
-    let end = format!("…#{:016x}", hasher.finish());
+    let end = format!("…#{:016x}", hash(name));
     let start = name.get(..MAX_BYTES - end.len()).unwrap_or_default();
     [start, end.as_bytes()].concat()
+}
+
+/// Returns the 64-bit FNV-1a hash, which is the same in every run of every build: documents of
+/// several runs are compared.
+fn hash(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 /// Demangles a C++ symbol.
@@ -143,6 +148,8 @@ mod tests {
         assert!(names.iter().all(|name| name.len() <= MAX_BYTES), "{names:?}");
         assert_ne!(demangle_symbol(&names[0]), demangle_symbol(&names[1]));
         assert_eq!((bounded(&long(b"x")), bounded(b"x")), (names[0].clone(), b"x".to_vec()));
+        // Test vectors of FNV-1a.
+        assert_eq!((hash(b""), hash(b"foobar")), (0xcbf2_9ce4_8422_2325, 0x8594_4171_f739_67e8));
     }
 
     #[test]

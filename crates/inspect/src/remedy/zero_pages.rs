@@ -51,6 +51,9 @@ const GETPID: u64 = 39;
 const MADVISE: u64 = 28;
 /// The advice that releases pages (madvise(2)).
 const MADV_DONTNEED: u64 = 4;
+// Error numbers of process_madvise(2).
+const EPERM: i32 = 1;
+const ESRCH: i32 = 3;
 /// Flags in smaps (VmFlags; fs/proc/task_mmu.c, `show_smap_vma_flags`) of mappings in which nothing
 /// is released: locked, hugetlb, of a device, of plain page frames alone or mixed with pages, and
 /// watched by a userfaultfd for missing pages, writes or minor faults.
@@ -285,12 +288,20 @@ impl PagingOut<'_> {
         self.applied.call_seconds += began.elapsed().as_secs_f64();
         let after = pages::anonymous_bytes_in(pagemap, &runs);
         let released = after.as_ref().ok().map(|after| before.saturating_sub(*after));
-        // A failed call may have paged out the ranges before the one that it failed at.
-        self.has_begun |= accepted_bytes > 0 || released.is_none_or(|bytes| bytes > 0);
+        self.has_begun |= has_begun(&advised, accepted_bytes, released);
         self.applied.actual_bytes =
             self.applied.actual_bytes.zip(released).map(|(sum, released)| sum + released);
         advised.and(after.map(drop))
     }
+}
+
+/// Whether the kernel may have paged out pages, of which it `accepted_bytes`; `released` bytes are
+/// gone since, if they could be counted.
+fn has_begun(advised: &std::io::Result<()>, accepted_bytes: u64, released: Option<u64>) -> bool {
+    // Before it begins, the kernel looks up the process and checks the permission
+    // (process_madvise(2)). Other failed calls may have paged out what precedes the failure.
+    let is_refused = advised.as_ref().is_err_and(|error| matches!(error.raw_os_error(), Some(EPERM | ESRCH)));
+    accepted_bytes > 0 || released.map_or(!is_refused, |bytes| bytes > 0)
 }
 
 /// Releases pages directly, stretch after stretch; all threads are stopped during each.
@@ -502,6 +513,18 @@ mod tests {
         let page = page as u64;
         assert_eq!(runs, [start..start + 2 * page, start + 3 * page..start + 8 * page]);
         assert_eq!(bytes[third + 17], 1);
+    }
+
+    #[test]
+    fn a_refused_call_has_not_begun() {
+        let failed = |error: i32| Err(std::io::Error::from_raw_os_error(error));
+        assert!(!has_begun(&failed(ESRCH), 0, None));
+        assert!(!has_begun(&failed(EPERM), 0, None));
+        assert!(has_begun(&failed(EPERM), PAGE_BYTES, None), "in an earlier call");
+        let out_of_memory = 12;
+        assert!(has_begun(&failed(out_of_memory), 0, None));
+        assert!(!has_begun(&failed(out_of_memory), 0, Some(0)));
+        assert!(has_begun(&Ok(()), 0, None));
     }
 
     #[test]

@@ -72,10 +72,12 @@ fn headline(facts: &Holders) -> String {
     };
     let min_bytes = facts.live.bytes / HEADLINE_DIVISOR;
     let root_bytes = facts.roots.first().map_or(0, |root| root.retained_bytes);
-    let sets = RootSets::of(facts).shown;
-    let text = match (sets.first().filter(|set| set.retained_bytes > root_bytes), facts.roots.first()) {
-        (Some(set), _) if set.retained_bytes > min_bytes => {
-            let (names, retained) = (join_root_names(set), bytes(set.retained_bytes));
+    let sets = RootSets::of(facts);
+    let set_and_names = sets.shown.iter().zip(sets.names()).next();
+    let larger_set = set_and_names.filter(|(set, _)| set.retained_bytes > root_bytes);
+    let text = match (larger_set, facts.roots.first()) {
+        (Some((set, names)), _) if set.retained_bytes > min_bytes => {
+            let retained = bytes(set.retained_bytes);
             format!("{leaked}; {names} together retain {retained} of {live}")
         }
         (_, Some(root)) if root_bytes > min_bytes => {
@@ -163,9 +165,9 @@ impl RootGroups {
             listed.push(RootGroup { pins_bytes: leaked.pins_bytes, ..group });
         }
         let sets = RootSets::of(facts);
-        for set in sets.shown {
+        for (set, names) in sets.shown.iter().zip(sets.names()) {
             let retained = Sum { bytes: set.retained_bytes, blocks: set.retained_blocks };
-            listed.push(group_of(join_root_names(set), retained, set.types.iter().map(holding).collect()));
+            listed.push(group_of(names, retained, set.types.iter().map(holding).collect()));
         }
         if sets.others.blocks > 0 {
             listed.push(group_of(sets.others_name().to_owned(), sets.others, sets.others_holds().to_vec()));
@@ -244,6 +246,18 @@ impl<'a> RootSets<'a> {
         Self { shown, others, all_holds: &facts.shared_holds }
     }
 
+    /// The names of the nearest roots of each shown set. The same text in two sets is the same root.
+    fn names(&self) -> Vec<String> {
+        let name =
+            |root: &Nearest| root_text(root.kind, &root.name, root.module.as_deref(), root.thread.as_deref());
+        let names: Vec<String> = self.shown.iter().flat_map(|set| &set.nearest).map(name).collect();
+        let mut names = shorten_apart(&names, MAX_JOINED_COLUMNS).into_iter();
+        self.shown
+            .iter()
+            .map(|set| join_names(set, names.by_ref().take(set.nearest.len()).collect()))
+            .collect()
+    }
+
     /// The name of all other sets.
     fn others_name(&self) -> &'static str {
         if self.shown.is_empty() { "several roots together" } else { "other roots, several together" }
@@ -255,12 +269,8 @@ impl<'a> RootSets<'a> {
     }
 }
 
-/// The names of the nearest of several roots, shortened, and the number of others.
-fn join_root_names(set: &Shared) -> String {
-    let name =
-        |root: &Nearest| root_text(root.kind, &root.name, root.module.as_deref(), root.thread.as_deref());
-    let names: Vec<String> = set.nearest.iter().map(name).collect();
-    let mut names = shorten_apart(&names, MAX_JOINED_COLUMNS);
+/// Joins the `names` of the nearest roots of a set, and the number of others.
+fn join_names(set: &Shared, mut names: Vec<String>) -> String {
     let unnamed_count = set.roots.len().saturating_sub(names.len());
     match (unnamed_count, set.has_more) {
         (0, false) => {}
@@ -401,6 +411,23 @@ mod tests {
     use strandline_inspect::holders::growth::{Change, ChangedEntry, Comparison};
 
     use super::*;
+
+    #[test]
+    fn roots_of_several_sets_are_numbered_once() {
+        let names = ["first", "second"]
+            .map(|middle| format!("g_table_of_all_sessions_by_{middle}_key_of_each_open_connection"));
+        let nearest = |name: &String| Nearest { name: name.clone(), ..Nearest::default() };
+        let set = |roots: &[String]| Shared {
+            roots: roots.to_vec(),
+            nearest: roots.iter().map(nearest).collect(),
+            ..Shared::default()
+        };
+        let sets = [set(&names), set(&names[1..])];
+        let sets = RootSets { shown: &sets, others: Sum::default(), all_holds: &[] };
+        let shown = sets.names();
+        assert!(shown[0].contains(" #1 and ") && shown[0].ends_with(" #2"), "{shown:?}");
+        assert!(shown[0].ends_with(&shown[1]), "{shown:?}");
+    }
 
     /// A heap with types of these bytes and instances.
     fn heap_of(sizes: &[(u64, u64)]) -> Holders {

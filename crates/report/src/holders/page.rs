@@ -10,8 +10,7 @@ use strandline_inspect::holders::facts::{Holders, Holding, Sum};
 use super::growth::{GROWTH_HEAD, PARTIAL_GROWTH, TYPE_GROWTH_HEAD, age_text, growth_rows};
 use super::names::{instances, root_name};
 use super::{
-    LEAKED_NAME, ROOT_HEAD, RootSets, TYPE_HEAD, headline, holding, join_root_names, process_line, root_rows,
-    type_row,
+    LEAKED_NAME, ROOT_HEAD, RootSets, TYPE_HEAD, headline, holding, process_line, root_rows, type_row,
 };
 use crate::model;
 use crate::table::Column;
@@ -78,10 +77,10 @@ impl Picture {
             x += picture.add(x, 0, &root_name(root), retained, "root", &root.holds);
         }
         let sets = RootSets::of(facts);
-        for set in sets.shown {
+        for (set, names) in sets.shown.iter().zip(sets.names()) {
             let retained = Sum { bytes: set.retained_bytes, blocks: set.retained_blocks };
             let holds: Vec<Holding> = set.types.iter().map(holding).collect();
-            x += picture.add(x, 0, &join_root_names(set), retained, "shared", &holds);
+            x += picture.add(x, 0, &names, retained, "shared", &holds);
         }
         picture.add(x, 0, sets.others_name(), sets.others, "shared", sets.others_holds());
         picture

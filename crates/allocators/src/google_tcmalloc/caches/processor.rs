@@ -89,7 +89,7 @@ impl CacheReader<'_> {
             if self.context.space.find(range.end - 1).is_none() {
                 return SlabState::Unmapped;
             }
-            self.caches.swapped.note(self.context, range);
+            self.caches.swapped.note_possible(self.context, range);
             return SlabState::Unused;
         }
         let mut headers = vec![0; layout::SLAB_HEADER_BYTES * array.begins.len()];

@@ -46,7 +46,7 @@ impl CacheReader<'_> {
             let Some(bytes) = cache else {
                 let range = AddressRange::sized(at, self.thread_lists_bytes() as u64);
                 // Otherwise, mostly, the thread was stopped while it changed its cache.
-                let is_swapped = self.caches.swapped.note(self.context, range);
+                let is_swapped = self.caches.swapped.count_if_swapped(self.context, range);
                 self.caches.unread_count += u64::from(!is_swapped);
                 continue;
             };

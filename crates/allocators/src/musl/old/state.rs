@@ -2,7 +2,7 @@
 //! chunk of another list points back to it.
 
 use super::super::layout::PAGE_BYTES;
-use super::super::locate::{self, FoundStates, SearchResult, StaticData};
+use super::super::locate::{self, FoundStates, SearchResult};
 use super::layout::{
     ALIGNMENT, BIN_BYTES, BIN_HEAD, BINS, CHUNK_PREVIOUS, FIRST_BIN, FIRST_CHUNK_OFFSET, FREE_HEADER_BYTES,
     HEADER_BYTES, STATE_BYTES,
@@ -28,11 +28,10 @@ pub struct State {
 
 /// Finds all states of a process.
 pub fn find(context: &Context<'_>) -> FoundStates<State> {
-    let mut found_states = FoundStates::new();
+    let mut found_states = FoundStates { states: Vec::new(), first_late_file: None };
     for mappings in locate::candidates(context.space) {
         let name = || mappings[0].name.clone();
-        let (data, states_before) = (StaticData::of(&mappings), found_states.states.len());
-        for &range in &data.searched {
+        for range in locate::static_data(&mappings) {
             let SearchResult { hit: list_ends, is_late } = find_ends_of_lists(context, range);
             if is_late {
                 found_states.first_late_file.get_or_insert_with(name);
@@ -42,9 +41,6 @@ pub fn find(context: &Context<'_>) -> FoundStates<State> {
                 // A state on the border of two mappings may be found in both.
                 break;
             }
-        }
-        if found_states.states.len() == states_before {
-            found_states.caveats.extend(data.caveat(context, &mappings[0].name));
         }
     }
     found_states

@@ -86,7 +86,7 @@ impl FrozenState {
         let mut free = Vec::new();
         for HeapReading { reading, .. } in heaps {
             self.bytes_read += reading.bytes_read;
-            if !reading.is_inconsistent && reading.caveats.is_empty() {
+            if has_known_blocks(&reading) {
                 add_free(reading, &mut free);
             }
         }
@@ -195,6 +195,12 @@ struct HeapPass {
     cell_bytes: Option<u64>,
 }
 
+/// Whether no block in use is missing from a reading. Blocks in caches that are swapped out count as
+/// in use, so that only free ones are missing.
+fn has_known_blocks(reading: &Reading) -> bool {
+    !reading.is_inconsistent && reading.caveats.iter().all(|caveat| caveat.code.ends_with("_cache_swapped"))
+}
+
 /// Adds the memory that an allocator manages, without its blocks in use and what is between two:
 /// nothing if its blocks are not known.
 fn add_free(reading: Reading, free: &mut Vec<AddressRange>) {
@@ -246,4 +252,21 @@ fn drop_overlapping_claims(heaps: &mut [HeapReading]) -> Vec<Caveat> {
         }
     }
     caveats
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reading_with_swapped_caches_keeps_its_free_memory() {
+        let has_blocks = |code: &str| {
+            let caveats = vec![Caveat::new(code, "0x1000", None, "text")];
+            has_known_blocks(&Reading { caveats, ..Reading::default() })
+        };
+        assert!(has_known_blocks(&Reading::default()));
+        assert!(has_blocks("jemalloc_cache_swapped"));
+        assert!(!has_blocks("jemalloc_cache_broken"));
+        assert!(!has_known_blocks(&Reading { is_inconsistent: true, ..Reading::default() }));
+    }
 }
