@@ -144,8 +144,10 @@ fn an_axis_takes_other_values_and_the_table_shows_what_was_published() -> Outcom
     assert_eq!(row.split_whitespace().collect::<Vec<_>>(), ["100", "100", "99"], "{text}");
     assert!(text.lines().any(|line| line.starts_with("7 ")), "{text}");
     let wrong = lab.run(&["study", "mixed", "--axis", "sise=1"])?;
-    assert_eq!(wrong.how(), 3);
+    assert_eq!(wrong.how(), 2);
     assert!(wrong.complaint().contains("no such axis; it has size and subject"), "{}", wrong.complaint());
+    let wrong = lab.run(&["study", "mixed", "--axis", "subject=zzz"])?;
+    assert_eq!(wrong.how(), 2, "{}", wrong.complaint());
     Ok(())
 }
 
