@@ -1,7 +1,7 @@
 //! The flags of `top` and `export` that select processes.
 
 use clap::Args;
-use strandline_survey::select::SelectionRequest;
+use strandline_survey::select::{SelectionRequest, check_expression};
 
 /// The processes that a subcommand is about.
 #[derive(Args, Debug)]
@@ -10,7 +10,7 @@ pub struct ProcessSelection {
     #[arg(long, value_name = "PID", num_args = 1.., value_delimiter = ',', value_parser = clap::value_parser!(i32).range(1..))]
     pub pid: Vec<i32>,
     /// Processes whose name or executable's file name contains a match of this regular expression; may be repeated
-    #[arg(long, value_name = "REGEX")]
+    #[arg(long, value_name = "REGEX", value_parser = expression)]
     pub name: Vec<String>,
     /// Processes in this control group and those below it, by its path below /sys/fs/cgroup or as in /proc/PID/cgroup; may be repeated
     #[arg(long, value_name = "PATH")]
@@ -24,6 +24,11 @@ pub struct ProcessSelection {
     /// Leave out descendants of the chosen processes that are not chosen themselves
     #[arg(long)]
     pub no_children: bool,
+}
+
+/// A regular expression, checked.
+fn expression(text: &str) -> Result<String, String> {
+    check_expression(text).map(|()| text.to_owned())
 }
 
 impl ProcessSelection {

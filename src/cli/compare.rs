@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::arguments_lab::{Case, Compare, Rounds};
 use super::lab::{LabProgress, UNTIL_FACTOR, lab_options, report_stop, require_confirmation, show};
 use super::output::Output;
-use super::{CommandResult, Failure, Result};
+use super::{CommandResult, Failure, Result, refuse};
 use strandline_lab::cell::{End, Measure, Outcome, Subject, SubjectRun};
 use strandline_lab::command_line::{CommandLine, assignments};
 use strandline_lab::compare::{CommandCase, CompareJudge, Comparison, cachegrind_subjects, letter};
@@ -41,7 +41,10 @@ struct Matrix {
 
 /// Runs the commands in alternation and compares them.
 pub fn run(arguments: &Compare, output: &mut Output) -> Result<CommandResult> {
-    let matrix = build_matrix(arguments).map_err(Failure)?;
+    let matrix = match build_matrix(arguments) {
+        Ok(matrix) => matrix,
+        Err(line) => return refuse(&line),
+    };
     let description = (&matrix.commands, &matrix.cases, arguments.rounds.seed, arguments.rounds.warm_up);
     let content = LabContent { verb: "compare", description: &description, subjects: &matrix.subjects };
     let mut lab = LabSetup::open(content, &lab_options(&arguments.lab)).map_err(Failure)?;
@@ -100,7 +103,7 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<CommandResult> {
         lab_caveats: lab.caveats(),
         nodes: lab.nodes(),
     };
-    show(SCHEMA, &document(&input), &page(&input), &arguments.report_output, output)?;
+    show(SCHEMA, &input.nodes, &document(&input), &page(&input), &arguments.report_output, output)?;
     lab.close();
     Ok(CommandResult::Done)
 }

@@ -8,7 +8,8 @@ use std::time::Duration;
 use serde::Deserialize;
 use strandline_inspect::explain::{Options, SnapshotMode};
 use strandline_inspect::holders::facts::Holders as Findings;
-use strandline_inspect::holders::{growth, holders};
+use strandline_inspect::holders::growth;
+use strandline_inspect::inspection::inspect;
 use strandline_process::procfs::Process;
 use strandline_report::paint::Surface;
 
@@ -106,9 +107,10 @@ pub fn run(arguments: &Holders, output: &mut Output) -> Result<CommandResult> {
     // Then each step returns its large arrays to the kernel before the next step allocates others.
     strandline_sys::own_memory::map_large_arrays();
     let progress = Progress::new(!output.is_json);
-    let mut findings = holders(
+    let inspection = inspect(
         arguments.pid,
         &Options {
+            keeps_blocks: true,
             progress: Some(&|step, done, total| progress.set_bytes(step, done, total)),
             reads_runtimes: !arguments.no_runtimes,
             finds_zero_pages: false,
@@ -118,12 +120,15 @@ pub fn run(arguments: &Holders, output: &mut Output) -> Result<CommandResult> {
         },
     )?;
     drop(progress);
+    let mut explanation = inspection.explanation;
+    let mut findings = inspection.holders.unwrap_or_default();
+    findings.caveats.append(&mut explanation.caveats);
     if let Some(before) = &before {
         check_same_process(before, findings.pid, findings.start_ticks)?;
         findings.since = Some(growth::between(before, &findings));
     }
     if output.is_json {
-        output.document(SCHEMA, None, &findings)?;
+        output.document(SCHEMA, Some(&explanation), &findings)?;
     } else {
         let write_screen = screen(arguments.detail.verbose);
         output.print(&write_screen(&findings, arguments.top, output.surface))?;

@@ -20,6 +20,7 @@ use strandline_lab::cell::Subject;
 use strandline_lab::engine::Progress;
 use strandline_lab::executor::StopReason;
 use strandline_lab::interrupt::Interrupt;
+use strandline_lab::nodes::NodeKind;
 use strandline_lab::setup::{LabOptions, LabSetup, MAX_UNCONFIRMED_RUNS};
 use strandline_lab::slurm;
 use strandline_lab::user::{Decision, ProgressDisplay, User};
@@ -183,9 +184,20 @@ impl ProgressDisplay for LabProgress {
     }
 }
 
+/// The field `environment` of a lab's document.
+#[derive(Serialize)]
+struct LabEnvironment<'a> {
+    #[serde(flatten)]
+    machine: Environment,
+    /// The kinds of machines that ran it, if they are other machines.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    nodes: &'a [NodeKind],
+}
+
 /// Shows a report in the requested format.
 pub fn show<T: Serialize>(
     schema: &str,
+    nodes: &[NodeKind],
     body: &T,
     page: &Page,
     report_output: &ReportOutput,
@@ -195,7 +207,7 @@ pub fn show<T: Serialize>(
         LabFormat::Terminal => terminal::text(page, output.surface),
         LabFormat::Markdown => markdown::text(page),
         LabFormat::Html => html::text(page)?,
-        LabFormat::Json => json(schema, body)?,
+        LabFormat::Json => json(schema, nodes, body)?,
     };
     write_output(&text, report_output, output)
 }
@@ -205,9 +217,10 @@ pub fn chosen_format(report_output: &ReportOutput, output: &Output) -> LabFormat
     if output.is_json { LabFormat::Json } else { report_output.format.unwrap_or(LabFormat::Terminal) }
 }
 
-/// A JSON document with the environment of this machine.
-pub fn json<T: Serialize>(schema: &str, body: &T) -> Result<String> {
-    Ok(strandline_report::json::document(schema, &Environment::read(), None, body)?)
+/// A JSON document with the environment of this machine and the kinds of machines that ran the lab.
+pub fn json<T: Serialize>(schema: &str, nodes: &[NodeKind], body: &T) -> Result<String> {
+    let environment = LabEnvironment { machine: Environment::read(), nodes };
+    Ok(strandline_report::json::document(schema, &environment, None, body)?)
 }
 
 /// Writes a report to the requested destination.

@@ -58,6 +58,8 @@ pub enum CommandResult {
     Done,
     /// Done, and a condition of `--fail-if` or `--fail-if-claims-fail` holds: 1.
     ConditionHolds,
+    /// The arguments are wrong, which was already reported: 2.
+    Refused,
     /// Failed, and already reported: 3.
     Failed,
     /// A command could not be run, which was already reported: this exit status.
@@ -78,6 +80,12 @@ impl<E: std::error::Error> From<E> for Failure {
 
 /// The result of a subcommand, or of a part of it.
 pub type Result<T> = std::result::Result<T, Failure>;
+
+/// Reports a usage error that only shows when the files that the arguments name are read.
+fn refuse(line: &str) -> Result<CommandResult> {
+    output::print_message(line);
+    Ok(CommandResult::Refused)
+}
 
 const EXIT_CONDITION_HOLDS: u8 = 1;
 const EXIT_USAGE: u8 = 2;
@@ -146,6 +154,7 @@ pub fn run() -> ExitCode {
     match result {
         Ok(CommandResult::Done) => ExitCode::SUCCESS,
         Ok(CommandResult::ConditionHolds) => ExitCode::from(EXIT_CONDITION_HOLDS),
+        Ok(CommandResult::Refused) => ExitCode::from(EXIT_USAGE),
         Ok(CommandResult::Failed) => ExitCode::from(EXIT_FAILURE),
         Ok(CommandResult::ExitStatus(status)) => ExitCode::from(status),
         Ok(CommandResult::WaitStatus(wait_status)) => record::end_as(wait_status),
@@ -300,7 +309,8 @@ fn print_clap_message(error: &clap::Error, words: &[OsString]) -> ExitCode {
             return ExitCode::from(EXIT_FAILURE);
         }
     } else {
-        let line = next_start_message(error)
+        let line = missing_verb_message(error)
+            .or_else(|| next_start_message(error))
             .or_else(|| several_processes_message(error, words))
             .or_else(|| missing_process_message(error, words))
             .unwrap_or_else(|| usage_line(&error.render().to_string(), words));
@@ -315,6 +325,17 @@ fn context(error: &clap::Error, kind: ContextKind) -> Option<&str> {
         Some(ContextValue::String(text)) => Some(text),
         _ => None,
     }
+}
+
+/// The answer to a missing subcommand; clap would list the hidden ones too.
+fn missing_verb_message(error: &clap::Error) -> Option<String> {
+    let is_missing = error.kind() == clap::error::ErrorKind::MissingSubcommand;
+    is_missing.then(|| {
+        let program = Arguments::command();
+        let verbs = program.get_subcommands().filter(|verb| !verb.is_hide_set());
+        let names: Vec<&str> = verbs.map(clap::Command::get_name).collect();
+        format!("which command? There are {} (see `strandline --help`)", names.join(", "))
+    })
 }
 
 /// The answer to a second process id.

@@ -12,7 +12,7 @@ use tempfile::NamedTempFile;
 use super::arguments::{Format, Report};
 use super::holders;
 use super::output::{Output, print_message};
-use super::{CommandResult, Failure, Result};
+use super::{CommandResult, Failure, Result, refuse};
 use strandline_report::template::DrawError;
 use strandline_report::timeline::chart::{self, Glyphs};
 use strandline_report::timeline::{Timeline, export, groups_csv, html, svg};
@@ -27,7 +27,9 @@ pub fn run(arguments: &Report, output: &mut Output) -> Result<CommandResult> {
     let format = if output.is_json { Some(Format::Json) } else { arguments.format };
     let files = &arguments.files;
     let holders_document = files.iter().find(|file| holders::is_document(file));
-    check_arguments(arguments, format, holders_document)?;
+    if let Err(line) = check_arguments(arguments, format, holders_document) {
+        return refuse(&line);
+    }
     if let Some(document) = holders_document {
         return show_holders(document, arguments, output);
     }
@@ -61,9 +63,9 @@ fn check_arguments(
     arguments: &Report,
     format: Option<Format>,
     holders_document: Option<&PathBuf>,
-) -> Result<()> {
+) -> std::result::Result<(), String> {
     let files = &arguments.files;
-    let refuse = |line: &str| Err(Failure(line.to_owned()));
+    let refuse = |line: &str| Err(line.to_owned());
     if arguments.r#type.is_some() && holders_document.is_some() {
         return refuse("--type applies to recordings, not to a holders document: leave it out");
     }
@@ -78,16 +80,16 @@ fn check_arguments(
     if let Some(document) = holders_document {
         let line =
             format!("{}: a holders document is reported alone: name no other file", document.display());
-        return if files.len() > 1 { Err(Failure(line)) } else { Ok(()) };
+        return if files.len() > 1 { Err(line) } else { Ok(()) };
     }
     let is_pipe = |file: &&PathBuf| {
         std::fs::metadata(file).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
     };
     match files.iter().find(is_pipe) {
-        Some(pipe) if needs_one_regular_file(format) => Err(Failure(format!(
+        Some(pipe) if needs_one_regular_file(format) => Err(format!(
             "{}: csv, groups-csv and json read a recording twice, and a pipe can be read once; save it to a file first",
             pipe.display()
-        ))),
+        )),
         _ => Ok(()),
     }
 }

@@ -3,23 +3,26 @@
 use std::time::Duration;
 
 use clap::ValueEnum;
+use serde_json::Value;
 use strandline_inspect::environment::Environment;
 use strandline_process::pages::USER_ADDRESS_END;
 use strandline_sys::spawn::Resource;
 
-use super::arguments_lab::{Lab, Squeeze};
-use super::lab::{LabProgress, lab_options, report_stop, show, write_output};
+use super::arguments_lab::{Lab, LabFormat, Squeeze};
+use super::lab::{LabProgress, chosen_format, lab_options, report_stop, show, write_output};
 use super::output::{Output, print_message};
 use super::{CommandResult, Failure, Result};
 use strandline_lab::cell::Subject;
 use strandline_lab::executable;
 use strandline_lab::executor::NoResult;
+use strandline_lab::nodes::NodeKind;
 use strandline_lab::pages::squeeze::page;
 use strandline_lab::setup::{LEFT_BEHIND, LabContent, LabSetup};
 use strandline_lab::squeeze::runner::Runner;
 use strandline_lab::squeeze::search::{PAGE_BYTES, Plan, Resolution, pages_down};
 use strandline_lab::squeeze::{LimitKind, LimitedRun, SqueezeOptions, squeeze};
 use strandline_lab::user::ProgressDisplay;
+use strandline_report::json;
 use strandline_report::pages::environment_facts;
 use strandline_report::units::bytes;
 
@@ -85,7 +88,14 @@ pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<CommandResult> {
     // The findings have their own caveat on processes left behind: of the runs that succeeded.
     let lab_caveats = lab.caveats().into_iter().filter(|caveat| caveat.code != LEFT_BEHIND);
     findings.caveats.extend(lab_caveats.map(|caveat| caveat.of_verb("squeeze")));
-    show(SCHEMA, &findings, &page(&findings, environment_facts(&machine)), &arguments.report_output, output)?;
+    show(
+        SCHEMA,
+        &[],
+        &findings,
+        &page(&findings, environment_facts(&machine)),
+        &arguments.report_output,
+        output,
+    )?;
     lab.close();
     Ok(CommandResult::Done)
 }
@@ -148,12 +158,25 @@ mkdir -p \"$d\" && exec \"$0\" squeeze --dir \"$d\" \"$@\"";
     };
     let text =
         std::fs::read_to_string(stdout).map_err(|error| Failure(format!("{}: {error}", stdout.display())))?;
+    let text = match chosen_format(&arguments.report_output, output) {
+        LabFormat::Json => with_nodes(&text, &lab.kinds_of(outcome.node.iter()))?,
+        _ => text,
+    };
     if let Some(node) = &outcome.node {
         print_message(&format!("squeezed on {}", node.name));
     }
     write_output(&text, &arguments.report_output, output)?;
     lab.close();
     Ok(CommandResult::Done)
+}
+
+/// The document of a search on a node, with the kind of the node.
+fn with_nodes(text: &str, nodes: &[NodeKind]) -> Result<String> {
+    let mut document: Value = serde_json::from_str(text)?;
+    if let Some(Value::Object(environment)) = document.get_mut("environment") {
+        environment.insert("nodes".to_owned(), serde_json::to_value(nodes)?);
+    }
+    Ok(json::escape(&serde_json::to_string_pretty(&document)?) + "\n")
 }
 
 fn no_executor() -> Failure {
@@ -224,6 +247,17 @@ fn ceiling(kind: LimitKind, memory_bytes: Option<u64>) -> Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_document_of_a_node_names_it() {
+        let text = r#"{"schema":"strandline/squeeze/1","environment":{"kernel":"6.0"},"trials":[]}"#;
+        let kind = NodeKind { kind: "a".to_owned(), runs: 1, ..NodeKind::default() };
+        let document = with_nodes(text, &[kind]).unwrap();
+        assert!(document.starts_with("{\n  \"schema\"") && document.ends_with("}\n"), "{document}");
+        let document: Value = serde_json::from_str(&document).unwrap();
+        assert_eq!(document["environment"]["nodes"][0]["kind"], "a");
+        assert_eq!(document["environment"]["kernel"], "6.0");
+    }
 
     #[test]
     fn a_node_gets_the_timeout() {

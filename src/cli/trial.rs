@@ -21,6 +21,7 @@ use strandline_lab::trial::tries::{
     self, BASELINE, Choice, Trial, TrialJudge, Tried, TriedSetting, TryResult,
 };
 use strandline_lab::user::{ProgressDisplay, User};
+use strandline_report::text::command_line;
 use strandline_report::units::seconds;
 
 const SCHEMA: &str = "strandline/try/1";
@@ -69,7 +70,7 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> 
     match trial {
         Ok(mut trial) => {
             (trial.lab_caveats, trial.nodes) = (lab.caveats(), lab.nodes());
-            show(SCHEMA, &document(&trial), &page(&trial), &arguments.report_output, output)?;
+            show(SCHEMA, &trial.nodes, &document(&trial), &page(&trial), &arguments.report_output, output)?;
             lab.close();
             Ok(CommandResult::Done)
         }
@@ -93,7 +94,7 @@ fn list_candidates(
     let requested = catalogue.candidates.iter().filter(|candidate| is_requested(arguments, &candidate.id));
     let candidates: Vec<Candidate> = requested.cloned().collect();
     let document = catalogue_document(&candidates);
-    show(LIST_SCHEMA, &document, &catalogue_page(&candidates), &arguments.report_output, output)?;
+    show(LIST_SCHEMA, &[], &document, &catalogue_page(&candidates), &arguments.report_output, output)?;
     Ok(CommandResult::Done)
 }
 
@@ -218,7 +219,7 @@ impl RunningTrial<'_> {
         }
         ran?;
         if let Some(Some(why)) = judge.failures.into_iter().next() {
-            return Err(NoResult::Failed(format!("without any setting: {why}")));
+            return Err(self.baseline_failure(&format!("without any setting: {why}")));
         }
         let observation = judge.observations.into_iter().flatten().flatten().next();
         let observation = observation
@@ -238,6 +239,11 @@ impl RunningTrial<'_> {
             return Err(NoResult::Failed(format!("the command's {figure_name} is not known: {reason}")));
         }
         Ok(observation)
+    }
+
+    /// The failure of the command itself.
+    fn baseline_failure(&self, text: &str) -> NoResult {
+        NoResult::Failed(format!("{}: {text}", command_line(&self.base.command)))
     }
 
     /// Runs `tries` together with the command without settings under the name `baseline`. Settled
@@ -266,9 +272,8 @@ impl RunningTrial<'_> {
             judge.observations.first().map_or(0, |observations| observations.iter().flatten().count());
         let first_baseline_failure = judge.failures.first().cloned().flatten();
         if let (0, Some(why)) = (count, &first_baseline_failure) {
-            return Err(NoResult::Failed(format!(
-                "without any setting, in every round after the first: {why}"
-            )));
+            let text = format!("without any setting, in every round after the first: {why}");
+            return Err(self.baseline_failure(&text));
         }
         let mut results = judge.evaluate_all(&results).into_iter();
         Ok(Rounds {

@@ -159,14 +159,14 @@ pub struct Arena {
     pub used_bytes: u64,
     /// In free chunks: bins, fastbins and top (tcached chunks not included).
     pub free_bytes: u64,
-    /// In chunks in threads' caches.
-    pub tcache_bytes: u64,
-    /// In fastbin chunks.
-    pub fastbin_bytes: u64,
-    /// In the top chunk.
-    pub top_bytes: u64,
-    /// Resident bytes that malloc_trim(0) releases from this arena.
-    pub trim_bytes: u64,
+    /// In chunks in threads' caches; `None` for other allocators than glibc.
+    pub tcache_bytes: Option<u64>,
+    /// In fastbin chunks; `None` for other allocators than glibc.
+    pub fastbin_bytes: Option<u64>,
+    /// In the top chunk; `None` for other allocators than glibc.
+    pub top_bytes: Option<u64>,
+    /// Resident bytes that malloc_trim(0) releases from this arena; `None` for other allocators than glibc.
+    pub trim_bytes: Option<u64>,
 }
 
 /// The figures of `mallinfo2()`, summed over arenas as glibc does (`int_mallinfo` in
@@ -215,7 +215,7 @@ pub struct Runtime {
     #[serde(default)]
     pub committed_bytes: Option<u64>,
     /// Object types, largest in bytes first; last [`OTHER_TYPES`], if the list is limited.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub types: Vec<TypeFacts>,
     /// Figures under the runtime's own names.
     #[serde(default, skip_serializing_if = "Figures::is_empty")]

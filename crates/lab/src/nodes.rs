@@ -63,6 +63,18 @@ pub fn kinds<'a>(nodes: impl Iterator<Item = &'a Node>, folder: &Path) -> Vec<No
     kinds.into_iter().map(described).collect()
 }
 
+/// The kinds of several labs, each kind once.
+pub fn merge(kinds: impl Iterator<Item = NodeKind>) -> Vec<NodeKind> {
+    let mut merged: BTreeMap<String, NodeKind> = BTreeMap::new();
+    for NodeKind { kind, nodes, runs, environment } in kinds {
+        let same = merged.entry(kind.clone()).or_insert_with(|| NodeKind { kind, ..NodeKind::default() });
+        same.nodes.extend(nodes);
+        same.runs += runs;
+        same.environment = same.environment.take().or(environment);
+    }
+    merged.into_values().collect()
+}
+
 /// For each round, the index of its kind of machine in order of first appearance; 0 for local
 /// rounds.
 pub fn blocks(outcomes: &[Vec<Option<Outcome>>]) -> Vec<u32> {
@@ -176,5 +188,9 @@ mod tests {
         assert_eq!(unlike[0].code, "nodes_unlike");
         let text = &unlike[0].text;
         assert!(text.contains("3 runs on 2 nodes") && text.contains("1 run on"), "{unlike:?}");
+        let both = [kinds(runs[..3].iter(), folder.path()), kinds(runs[2..].iter(), folder.path())];
+        let merged = merge(both.into_iter().flatten());
+        let counts: Vec<_> = merged.iter().map(|kind| (kind.nodes.len(), kind.runs)).collect();
+        assert_eq!(counts, [(1, 1), (2, 4)], "{merged:?}");
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use strandline_report::text::counted;
 
-use super::cell::{End, LabCaveat, Subject};
+use super::cell::{End, LabCaveat, Node, Subject};
 use super::executable;
 use super::executor::{Executor, StopReason};
 use super::identity::{self, Machine};
@@ -190,7 +190,12 @@ impl LabSetup {
 
     /// The kinds of machines that ran it, if they are other machines.
     pub fn nodes(&self) -> Vec<NodeKind> {
-        kinds(self.journal.nodes(), &self.journal.folder().join(REMOTE_FOLDER))
+        self.kinds_of(self.journal.nodes())
+    }
+
+    /// The kinds of machines among `nodes`, which has one item per run.
+    pub fn kinds_of<'a>(&self, nodes: impl Iterator<Item = &'a Node>) -> Vec<NodeKind> {
+        kinds(nodes, &self.journal.folder().join(REMOTE_FOLDER))
     }
 
     /// Caveats on processes that runs left behind, on the machines that ran it, and on processes

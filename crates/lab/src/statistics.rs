@@ -9,7 +9,8 @@
 //! tails. This module does not run, read or print anything, and is deterministic for equal figures
 //! and seed.
 
-use serde::Serialize;
+use serde::ser::SerializeStruct as _;
+use serde::{Serialize, Serializer};
 use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 
 /// Maximum number of resamples of a bootstrap.
@@ -32,6 +33,8 @@ const MIN_RELATIVE_DEVIATION: f64 = 0.01;
 const NORMAL_MEDIAN_DEVIATION: f64 = 0.674_489_750_196_081_7;
 /// Standard deviation of normal samples, in mean absolute deviations: the square root of pi / 2.
 const DEVIATION_PER_MEAN_DEVIATION: f64 = 1.253_314_137_315_500_1;
+/// Every integer up to this has a float of its own: 2 to the power of 53.
+const MAX_WHOLE: f64 = 9_007_199_254_740_992.0;
 /// A larger confidence has no finite interval in floating point.
 const MAX_CONFIDENCE: f64 = 1.0 - 1e-12;
 /// Used for a confidence that is not finite.
@@ -40,7 +43,7 @@ const DEFAULT_CONFIDENCE: f64 = 0.95;
 const WIDENING_UNITS: f64 = 1.0 + 1e-9;
 
 /// A median with its interval and samples.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Estimate {
     /// The median of the samples.
     pub median: f64,
@@ -50,6 +53,39 @@ pub struct Estimate {
     pub high: Option<f64>,
     /// The finite samples, in the given order.
     pub samples: Vec<f64>,
+}
+
+impl Serialize for Estimate {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields = serializer.serialize_struct("Estimate", 4)?;
+        fields.serialize_field("median", &Number(self.median))?;
+        fields.serialize_field("low", &self.low.map(Number))?;
+        fields.serialize_field("high", &self.high.map(Number))?;
+        let samples: Vec<Number> = self.samples.iter().copied().map(Number).collect();
+        fields.serialize_field("samples", &samples)?;
+        fields.end()
+    }
+}
+
+/// A figure in a document: an integer if it is whole, because sizes and counts are integers there.
+struct Number(f64);
+
+impl Serialize for Number {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serialize_number(&self.0, serializer)
+    }
+}
+
+/// Writes `figure` as an integer if it is whole.
+///
+/// # Errors
+/// Those of the serializer.
+pub fn serialize_number<S: Serializer>(figure: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    if figure.fract() == 0.0 && figure.abs() <= MAX_WHOLE {
+        serializer.serialize_i64(*figure as i64)
+    } else {
+        serializer.serialize_f64(*figure)
+    }
 }
 
 /// A sample and the block that it belongs to: runs on machines of different kinds are in different

@@ -235,6 +235,9 @@ fn start(
         io::ErrorKind::NotFound => {
             NotStarted::NotFound(format!("{program}: not found; give a path, or a name that is in PATH"))
         }
+        io::ErrorKind::PermissionDenied => NotStarted::NotExecutable(format!(
+            "{program}: cannot be run: {error}; make it executable (chmod +x), or name its interpreter before it"
+        )),
         _ => NotStarted::NotExecutable(format!("{program}: cannot be run: {error}")),
     })
 }

@@ -59,6 +59,8 @@ pub struct Member {
     pub stopped_since_us: Option<u64>,
     /// Its last sample, also after its files were closed.
     pub last_sample: Option<Sample>,
+    /// The highest sampled RSS.
+    sampled_peak_kib: Option<u64>,
     /// VmHWM as last sampled, once its files are closed.
     high_water_at_close_kib: Option<u64>,
     /// VmHWM as its watcher read it at its end.
@@ -116,6 +118,7 @@ impl Member {
             reports_marks: false,
             stopped_since_us: None,
             last_sample: None,
+            sampled_peak_kib: None,
             high_water_at_close_kib: None,
             final_high_water_kib: None,
             runs: PendingRuns::default(),
@@ -133,6 +136,7 @@ impl Member {
     /// Adds a sample: to the current run if it is equal.
     pub fn add(&mut self, at_us: u64, sample: Sample) {
         self.last_sample = Some(sample);
+        self.sampled_peak_kib = self.sampled_peak_kib.max(Some(sample.rss_kib));
         match &mut self.runs.current {
             Some(run) if run.sample == sample => {
                 run.count += 1;
@@ -160,9 +164,10 @@ impl Member {
         self.sampler.as_ref().map_or(self.high_water_at_close_kib, Sampler::high_water_kib)
     }
 
-    /// VmHWM at its end if that is known, or else as last sampled.
+    /// VmHWM at its end if that is known, or else as last sampled; at least the highest sampled RSS,
+    /// because the kernel's counters are approximate, and start anew at an exec.
     pub fn best_high_water_kib(&self) -> Option<u64> {
-        self.final_high_water_kib.or(self.high_water_kib())
+        self.final_high_water_kib.or(self.high_water_kib()).max(self.sampled_peak_kib)
     }
 
     /// RSS as last sampled, in KiB; 0 while its files are not open.
@@ -239,5 +244,10 @@ mod tests {
         assert_eq!(runs.len(), 2);
         assert_eq!((runs[0].count, runs[0].span_us, runs[0].at_us), (3, 2001, 0));
         assert!(member.take_runs().is_empty());
+        // The kernel's figure is approximate.
+        member.final_high_water_kib = Some(7);
+        assert_eq!(member.best_high_water_kib(), Some(8));
+        member.final_high_water_kib = Some(9);
+        assert_eq!(member.best_high_water_kib(), Some(9));
     }
 }

@@ -33,7 +33,7 @@ const MAX_SCHEMA_CHARS: usize = 64;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// It cannot be opened or read.
-    #[error("{path}: {source}")]
+    #[error("{path}: {source}; name a recording, as `strandline run -o FILE -- COMMAND` makes one")]
     Io {
         /// The file.
         path: PathBuf,

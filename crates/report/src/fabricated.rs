@@ -83,10 +83,10 @@ fn service_arenas() -> Vec<Arena> {
         mapped_bytes: mapped * MIB,
         used_bytes: mapped * MIB / 6,
         free_bytes: mapped * MIB / 6 * 5,
-        tcache_bytes: 212 * KIB,
-        fastbin_bytes: 12 * KIB,
-        top_bytes: 128 * KIB,
-        trim_bytes: trim * MIB,
+        tcache_bytes: Some(212 * KIB),
+        fastbin_bytes: Some(12 * KIB),
+        top_bytes: Some(128 * KIB),
+        trim_bytes: Some(trim * MIB),
     };
     let mut arenas = vec![arena("0x7f3a5c1b2c80", ArenaKind::Main, 900, 700)];
     arenas.extend((0..11).map(|n| arena(&format!("0x7f3a{n:02}000030"), ArenaKind::Secondary, 62 - n, 40)));

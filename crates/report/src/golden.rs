@@ -257,9 +257,9 @@ fn arenas_have_separate_lines() {
         mapped_bytes: 1023 << 20,
         used_bytes: 1023 << 20,
         free_bytes: 1023 << 10,
-        tcache_bytes: 1023 << 10,
-        top_bytes: 1023 << 10,
-        trim_bytes: 1023 << 10,
+        tcache_bytes: Some(1023 << 10),
+        top_bytes: Some(1023 << 10),
+        trim_bytes: Some(1023 << 10),
         ..Arena::default()
     };
     let glibc = Allocator {

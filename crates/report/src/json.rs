@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use strandline_inspect::environment::Environment;
 use strandline_inspect::facts::Explanation;
 
 use super::text::is_unsafe;
@@ -24,9 +23,9 @@ struct Document<'a, E, T> {
 /// The field `environment`: the machine and, if a process was inspected, the allocators and
 /// runtimes in it, and its settings.
 #[derive(Serialize)]
-struct EnvironmentField<'a> {
+struct EnvironmentField<'a, M> {
     #[serde(flatten)]
-    machine: &'a Environment,
+    machine: &'a M,
     #[serde(skip_serializing_if = "Option::is_none")]
     allocators: Option<Vec<Component<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -46,14 +45,15 @@ fn component<'a>(name: &'a str, version: &'a Option<String>) -> Component<'a> {
     Component { name, version: version.as_deref() }
 }
 
-/// Returns the document `schema` with the fields of `body`, as text with a final newline. `target`
-/// is the inspected process, if there is one.
+/// Returns the document `schema` with the fields of `body`, as text with a final newline. `machine`
+/// is a [`strandline_inspect::environment::Environment`], to which a verb may add fields; `target` is
+/// the inspected process, if there is one.
 ///
 /// # Errors
 /// A value cannot be written as JSON.
-pub fn document<T: Serialize>(
+pub fn document<M: Serialize, T: Serialize>(
     schema: &str,
-    machine: &Environment,
+    machine: &M,
     target: Option<&Explanation>,
     body: &T,
 ) -> serde_json::Result<String> {
@@ -62,21 +62,21 @@ pub fn document<T: Serialize>(
 }
 
 /// Returns such a document as a value to embed in another one; `version` of strandline made it.
-pub fn nested_document<'a, T: Serialize>(
+pub fn nested_document<'a, M: Serialize, T: Serialize>(
     schema: &'a str,
     version: &'a str,
-    machine: &'a Environment,
+    machine: &'a M,
     target: Option<&'a Explanation>,
     body: &'a T,
-) -> impl Serialize + use<'a, T> {
+) -> impl Serialize + use<'a, M, T> {
     Document { schema, version, environment: environment(machine, target), body }
 }
 
 /// Returns the field `environment` of a document on the process `target`, if there is one.
-pub fn environment<'a>(
-    machine: &'a Environment,
+pub fn environment<'a, M: Serialize>(
+    machine: &'a M,
     target: Option<&'a Explanation>,
-) -> impl Serialize + use<'a> {
+) -> impl Serialize + use<'a, M> {
     EnvironmentField {
         machine,
         allocators: target.map(|target| {
@@ -109,6 +109,7 @@ pub fn escape(json: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use strandline_inspect::environment::Environment;
 
     #[test]
     fn a_document_begins_with_its_schema_and_lists_allocators_and_settings() {

@@ -427,16 +427,19 @@ fn size_row(name: String, classes: &[&SizeClass]) -> Vec<String> {
 
 /// A row with the totals of `arenas`.
 fn arena_row(name: String, arenas: &[&Arena]) -> Vec<String> {
-    let figures: [fn(&Arena) -> u64; 6] = [
-        |arena| arena.mapped_bytes,
-        |arena| arena.used_bytes,
-        |arena| arena.free_bytes,
+    let figures: [fn(&Arena) -> Option<u64>; 6] = [
+        |arena| Some(arena.mapped_bytes),
+        |arena| Some(arena.used_bytes),
+        |arena| Some(arena.free_bytes),
         |arena| arena.tcache_bytes,
         |arena| arena.top_bytes,
         |arena| arena.trim_bytes,
     ];
-    let sums =
-        figures.map(|figure| bytes(arenas.iter().fold(0, |sum, arena| figure(arena).saturating_add(sum))));
+    // The columns of figures that an allocator does not have are not shown.
+    let sum = |figure: fn(&Arena) -> Option<u64>| {
+        arenas.iter().filter_map(|arena| figure(arena)).fold(0, u64::saturating_add)
+    };
+    let sums = figures.map(|figure| bytes(sum(figure)));
     std::iter::once(name).chain(sums).collect()
 }
 

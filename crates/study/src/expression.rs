@@ -72,6 +72,7 @@ pub struct FigureRead {
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 #[serde(untagged)]
 pub enum ReadValue {
+    #[serde(serialize_with = "strandline_lab::statistics::serialize_number")]
     Number(f64),
     Text(String),
 }

@@ -133,7 +133,12 @@ impl Matrix {
         };
         if let Some(names) = named_choices(SUBJECT) {
             if let Some(name) = names.iter().find(|name| !study.subjects.iter().any(|s| s.name == **name)) {
-                return Err(format!("--axis subject={name}: {} has no such subject", study.name));
+                let known: Vec<&str> = study.subjects.iter().map(|subject| subject.name.as_str()).collect();
+                return Err(format!(
+                    "--axis subject={name}: {} has no such subject; it has {}",
+                    study.name,
+                    known.join(", ")
+                ));
             }
             matrix.subjects.retain(|subject| names.contains(&subject.name));
         }

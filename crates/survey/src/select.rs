@@ -24,6 +24,18 @@ const MAX_GROUP_BYTES: u64 = 64 << 10;
 /// nested in another container, takes about 320 columns.
 const MAX_GROUP_COLUMNS: usize = 1024;
 
+/// Checks a regular expression of [`SelectionRequest::names`].
+///
+/// # Errors
+/// One line: what is wrong with it.
+pub fn check_expression(text: &str) -> Result<(), String> {
+    Regex::new(text).map(drop).map_err(|error| in_one_line(&error))
+}
+
+fn in_one_line(error: &regex_lite::Error) -> String {
+    error.to_string().replace('\n', " ")
+}
+
 /// Identity of a process: a later process with the same id is another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
@@ -135,7 +147,7 @@ impl Selection {
                 .map_err(|error| error.to_string())
         };
         let expression = |name: &String| {
-            Regex::new(name).map_err(|error| format!("--name {}: {error}", clean(name)).replace('\n', " "))
+            Regex::new(name).map_err(|error| format!("--name {}: {}", clean(name), in_one_line(&error)))
         };
         let processes = pids.iter().map(key).collect::<Result<_, _>>()?;
         let names = names.iter().map(expression).collect::<Result<_, _>>()?;

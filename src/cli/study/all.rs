@@ -6,6 +6,7 @@ use super::super::output::{Output, print_message};
 use super::super::{CommandResult, Failure, Result};
 use super::{report_no_result, result_files};
 use strandline_lab::executor::{NoResult, StopReason};
+use strandline_lab::nodes;
 use strandline_lab::setup::LabOptions;
 use strandline_report::pages::page::Page;
 use strandline_report::pages::{html, markdown, terminal};
@@ -44,7 +45,11 @@ pub fn run(arguments: &Arguments, options: &StudyOptions, output: &mut Output) -
         }
         LabFormat::Markdown => markdown::book(&files.book(&items, &pages)),
         LabFormat::Html => html::book(&files.book(&items, &pages))?,
-        LabFormat::Json => json(SCHEMA, &document(&items))?,
+        LabFormat::Json => {
+            let inputs = items.iter().filter_map(|item| item.result.as_ref().ok());
+            let nodes = nodes::merge(inputs.flat_map(|input| input.nodes.iter().cloned()));
+            json(SCHEMA, &nodes, &document(&items))?
+        }
     };
     write_output(&text, &arguments.report_output, output)?;
     files.write(&items, &pages).map_err(Failure)?;

@@ -40,7 +40,7 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> 
             None if arguments.all => all::run(arguments, &options, output),
             None => {
                 let listing::StudyList { document, page } = listing::list().map_err(Failure)?;
-                show(LIST_SCHEMA, &document, &page, &arguments.report_output, output)?;
+                show(LIST_SCHEMA, &[], &document, &page, &arguments.report_output, output)?;
                 Ok(CommandResult::Done)
             }
         },

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::super::arguments_lab::Study as Arguments;
 use super::super::lab::{LabProgress, show};
 use super::super::output::{Output, print_message};
-use super::super::{CommandResult, Failure, Result};
+use super::super::{CommandResult, Failure, Result, refuse};
 use super::{report_no_result, result_files};
 use strandline_report::text::clean;
 use strandline_study::chosen::{ChosenStudy, StudyOptions};
@@ -35,7 +35,10 @@ pub fn run(
         let line = format!("study {name}: the one in {} is taken, not {others}", folder.display());
         print_message(&clean(&line));
     }
-    let chosen = ChosenStudy::new(Arc::new(study), options, &arguments.axis).map_err(Failure)?;
+    let chosen = match ChosenStudy::new(Arc::new(study), options, &arguments.axis) {
+        Ok(chosen) => chosen,
+        Err(line) => return refuse(&line),
+    };
     let mut files = result_files(arguments, &format!("strandline-study-{}.html", chosen.matrix.study.name))?;
     let progress = LabProgress::new("study", !output.is_json);
     let confirmed = if arguments.lab.yes {
@@ -55,7 +58,8 @@ pub fn run(
     let item = Item { name: &chosen.matrix.study.name, result: Ok(run.input()) };
     let mut page = page(&item);
     files.draw_plots(item.name, &mut page);
-    show(SCHEMA, &document(&run.input()).map_err(Failure)?, &page, &arguments.report_output, output)?;
+    let document = document(&run.input()).map_err(Failure)?;
+    show(SCHEMA, &run.input().nodes, &document, &page, &arguments.report_output, output)?;
     files.write(std::slice::from_ref(&item), std::slice::from_ref(&page)).map_err(Failure)?;
     let has_failed_claims = run.fails();
     run.lab.close();

@@ -48,6 +48,21 @@ fn without_a_verb_three_commands_to_start_with_are_shown() {
 }
 
 #[test]
+fn wrong_arguments_are_usage_errors() -> Outcome {
+    for verb in ["export", "top"] {
+        strandline::run(&[verb, "--name", "("])?
+            .complains(2, &["--name", &format!("strandline {verb} --help")])?;
+    }
+    let run = strandline::run(&["--json"])?;
+    run.complains(2, &["explain", "strandline --help"])?;
+    let hidden = ["demo-child", "lab-launcher", "lab-round", "reference"];
+    match hidden.iter().find(|verb| run.stderr.contains(**verb)) {
+        Some(verb) => Err(format!("{verb} is hidden: {}", run.stderr).into()),
+        None => Ok(()),
+    }
+}
+
+#[test]
 fn a_process_id_without_a_subcommand_is_explained() -> Outcome {
     let subject = Subject::idle()?;
     let document = strandline::json(&["--json", &subject.pid_text()])?;

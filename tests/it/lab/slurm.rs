@@ -63,6 +63,7 @@ fn a_thousand_nodes_are_one_array() -> Outcome {
         &["2 unlike kinds", "blocks in the statistics", "500 nodes"],
     )?;
     assert_eq!(document["nodes"].as_array().map(Vec::len), Some(2));
+    assert_eq!(document["environment"]["nodes"], document["nodes"]);
     assert_eq!(fake.lab.text("lab/journal.jsonl").lines().count(), 2000);
     // For a scheduler with a smaller array limit, the lab submits more arrays.
     fake.set("most", "300")?;
@@ -350,6 +351,7 @@ fn a_trial_and_a_squeeze_run_on_a_real_node() -> Outcome {
         &cluster.run(&[&["--json", "squeeze", "--on=slurm", "--dir=squeeze"], &words[..]].concat())?,
     )?;
     assert!(squeezed["smallest_bytes"].as_u64().is_some_and(|bytes| bytes > 1 << 20), "{squeezed}");
+    assert_eq!(squeezed["environment"]["nodes"].as_array().map(Vec::len), Some(1), "{squeezed}");
     Ok(())
 }
 

@@ -91,9 +91,13 @@ fn commands_that_fail_without_settings_are_not_tried() -> Outcome {
     let ends = |words: &[&str], status: i32, message: &[&str]| -> Outcome {
         complains(&lab.run(&[&["try"], words].concat())?, status, message)
     };
-    ends(&["--", "sh", "-c", "echo no luck >&2; exit 7"], 3, &["without any setting", "7", "no luck"])?;
+    ends(
+        &["--", "sh", "-c", "echo no luck >&2; exit 7"],
+        3,
+        &["sh -c ", "without any setting", "7", "no luck"],
+    )?;
     ends(&["--", "/no/such/program"], 3, &["/no/such/program"])?;
-    ends(&["--", "nonexist"], 3, &["without any setting: nonexist: not found"])?;
+    ends(&["--", "nonexist"], 3, &["nonexist: without any setting: nonexist: not found"])?;
     ends(&["--only", "magic", "--", "true"], 3, &["magic", "--list"])?;
     ends(&["--load", "true", "--", "true"], 2, &["--ready"])?;
     ends(&["--ready", "port=0", "--", "true"], 2, &["port=8080"])?;

@@ -148,7 +148,7 @@ fn a_command_that_cannot_run_has_the_exit_status_of_timeout() -> Outcome {
     for (words, status, reason) in [
         (["no-such-command-anywhere"], 127, "not found"),
         (["/no/such/path"], 127, "not found"),
-        ([plain.as_str()], 126, "cannot be run"),
+        ([plain.as_str()], 126, "make it executable (chmod +x)"),
         (["/"], 126, "cannot be run"),
         ([""], 127, "not found"),
     ] {

@@ -88,10 +88,13 @@ fn files_that_are_no_recordings_are_refused_by_name() -> Outcome {
         &empty.display().to_string(),
         "/dev/null",
     ] {
-        strandline::run(&["report", path])?.complains(3, &[path])?;
+        strandline::run(&["report", path])?.complains(3, &[path, "strandline run -o FILE"])?;
         strandline::run(&["report", "--format", "html", path])?.complains(3, &[path])?;
     }
     assert_eq!(strandline::run(&["report"])?.status, Some(2));
+    for format in ["json", "csv"] {
+        strandline::run(&["report", "--format", format, "a", "b"])?.complains(2, &["take one recording"])?;
+    }
     Ok(())
 }
 

@@ -128,7 +128,7 @@ fn claims_hold_fail_or_were_not_run_with_a_reason() -> Outcome {
     let cells = list(&document, "cells");
     assert_eq!(cells.len(), 6);
     let own = cells.iter().find(|cell| cell["axes"]["size"] == "100").cloned().unwrap_or_default();
-    assert_eq!(own["metrics"]["kept"]["samples"], serde_json::json!([100.0, 100.0, 100.0]));
+    assert_eq!(own["metrics"]["kept"]["samples"], serde_json::json!([100, 100, 100]));
     Ok(())
 }
 
@@ -144,8 +144,11 @@ fn an_axis_takes_other_values_and_the_table_shows_what_was_published() -> Outcom
     assert_eq!(row.split_whitespace().collect::<Vec<_>>(), ["100", "100", "99"], "{text}");
     assert!(text.lines().any(|line| line.starts_with("7 ")), "{text}");
     let wrong = lab.run(&["study", "mixed", "--axis", "sise=1"])?;
-    assert_eq!(wrong.how(), 3);
+    assert_eq!(wrong.how(), 2);
     assert!(wrong.complaint().contains("no such axis; it has size and subject"), "{}", wrong.complaint());
+    let wrong = lab.run(&["study", "mixed", "--axis", "subject=zzz"])?;
+    assert_eq!(wrong.how(), 2, "{}", wrong.complaint());
+    assert!(wrong.complaint().contains("no such subject; it has own"), "{}", wrong.complaint());
     Ok(())
 }
 

@@ -208,6 +208,15 @@ pub fn check_agreement(subject: &mut Subject, is_counted: bool) -> Result<Seen> 
         let PoolDifferences { mut wrong, changed } =
             compare_pools(&before.pools, &seen.pools()?, &after.pools);
         let mut other_differences = caveats(&seen.document);
+        if seen.jvm["own"]["collector"] == "Z" {
+            // Objects of ZGC are not walked, which is said in one caveat.
+            let about_objects = |caveat: &String| caveat.contains("\"jvm_objects\"");
+            let index = other_differences.iter().position(about_objects).ok_or("no caveat about objects")?;
+            other_differences.remove(index);
+            if seen.jvm["types"] != serde_json::json!([]) {
+                return Err(seen.jvm["types"].to_string().into());
+            }
+        }
         let differences =
             |expected: jvm_histogram::Classes| jvm_histogram::differences(&seen.types(), &expected);
         other_differences.extend(expected.map(differences).unwrap_or_default());

@@ -77,7 +77,7 @@ pub fn arena_max(view: &LedgerView<'_>) -> Option<Remedy> {
         .collect();
     let secondary = arenas.iter().filter(|arena| arena.kind == ArenaKind::Secondary);
     let secondary_free_bytes: u64 =
-        secondary.map(|arena| arena.free_bytes.saturating_sub(arena.trim_bytes)).sum();
+        secondary.map(|arena| arena.free_bytes.saturating_sub(arena.trim_bytes.unwrap_or(0))).sum();
     // Bytes of address space: the resident part is at most the resident free bytes of all arenas.
     let free_bytes = secondary_free_bytes.min(view.rows_bytes(&[
         rows::FREE_PINNED.id,

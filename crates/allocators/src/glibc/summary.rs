@@ -141,10 +141,10 @@ fn arena_facts(arena: &Arena, regions: &[WalkedRegion<'_>]) -> ArenaFacts {
         mapped_bytes: arena.system_bytes,
         used_bytes: arena.system_bytes.saturating_sub(free_bytes + tcache_bytes),
         free_bytes,
-        tcache_bytes,
-        fastbin_bytes,
-        top_bytes,
-        trim_bytes: sum(regions, trim_bytes),
+        tcache_bytes: Some(tcache_bytes),
+        fastbin_bytes: Some(fastbin_bytes),
+        top_bytes: Some(top_bytes),
+        trim_bytes: Some(sum(regions, trim_bytes)),
     }
 }
 
@@ -153,13 +153,13 @@ fn add_arena(mallinfo: &mut Mallinfo, arena: &Arena, regions: &[WalkedRegion<'_>
     // "top always exists", also before the first allocation.
     mallinfo.ordblks += sum(regions, |totals| totals.counts.bin_chunks) + 1;
     mallinfo.smblks += sum(regions, |totals| totals.counts.fast_chunks);
-    mallinfo.fsmblks += facts.fastbin_bytes;
+    mallinfo.fsmblks += facts.fastbin_bytes.unwrap_or(0);
     mallinfo.fordblks += facts.free_bytes;
     let used_bytes = arena.system_bytes.saturating_sub(facts.free_bytes);
     mallinfo.uordblks = mallinfo.uordblks.saturating_add(used_bytes);
     mallinfo.arena = mallinfo.arena.saturating_add(arena.system_bytes);
     if arena.is_main {
-        mallinfo.keepcost = facts.top_bytes;
+        mallinfo.keepcost = facts.top_bytes.unwrap_or(0);
     }
 }
 

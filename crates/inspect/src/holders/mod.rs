@@ -32,7 +32,6 @@ use strandline_holders::{
     Builder, DominatorTree, ExactBlocks, KnownBlocks, Limits, NO_ROOT, Outcome, Outline, Reachability,
     References, Refused,
 };
-use strandline_process::error::Result;
 use strandline_process::memory::Memory;
 use strandline_process::pages::Residency;
 use strandline_process::procfs::Process;
@@ -47,8 +46,7 @@ use self::tree::Tree;
 use self::types::Types;
 use self::vtables::VtableCollector;
 use crate::account::{Account, recognised};
-use crate::capture::FrozenState;
-use crate::capture::{Options, with_capture};
+use crate::capture::{FrozenState, Options};
 use crate::ledger::rows;
 
 /// Maximum number of roots, and of types, that are listed; the others are counted.
@@ -63,22 +61,6 @@ const MIN_EDGES_BYTES: u64 = 256 << 20;
 pub const UNREAD_RUNTIME: &str = "holders_unread_runtime";
 /// Maximum time for reading references and computing holders.
 const MAX_DURATION: Duration = Duration::from_secs(120);
-
-/// Finds the holders of the live blocks of process `pid`.
-///
-/// # Errors
-/// Those of [`crate::explain::explain()`].
-pub fn holders(pid: i32, options: &Options<'_>) -> Result<Holders> {
-    let start = Instant::now();
-    let options = Options { keeps_blocks: true, ..*options };
-    with_capture(pid, &options, |process, mut frozen| {
-        let mut holders = find(process, &mut frozen, &options);
-        let mut account = Account::new(process, frozen, &options, start)?;
-        complete(&mut holders, process, &mut account);
-        holders.caveats.append(&mut account.caveats);
-        Ok(holders)
-    })
-}
 
 /// Completes `holders` from the account: adds a caveat if parts of heaps were not read, gives
 /// unreachable bytes their own rows there, and copies what both documents have.

@@ -117,6 +117,9 @@ pub fn reclaim(pid: i32, options: &ReclaimOptions<'_>) -> Result<Reclamation> {
         ..Reclamation::default()
     };
     let was_applied = apply(pid, remedy, &before, options, &mut answer);
+    if answer.predicted_bytes.is_none() && answer.reason.is_none() {
+        answer.reason = Some("explain does not list it: there is too little to predict".to_owned());
+    }
     answer.before = Some(before.explanation);
     if was_applied {
         match inspect(pid, &read_options) {
@@ -196,14 +199,11 @@ fn notify_runtime(
     options: &ReclaimOptions<'_>,
     answer: &mut Reclamation,
 ) -> bool {
-    let plan = match before.notification(remedy) {
-        Some(Ok(plan)) => plan,
-        Some(Err(reason)) => {
-            refuse(answer, reason.to_owned());
-            return false;
-        }
-        None => {
-            refuse(answer, format!("no heap of {owner} was read in it (see the caveats of explain)"));
+    let unread = format!("no heap of {owner} was read in it (see the caveats of explain)");
+    let plan = match before.notification(remedy).unwrap_or(Err(&unread)) {
+        Ok(plan) => plan,
+        Err(reason) => {
+            refuse(answer, reason);
             return false;
         }
     };

@@ -30,6 +30,14 @@ fn close(value: f64, expected: f64, tolerance: f64) {
 }
 
 #[test]
+fn whole_figures_are_integers_in_documents() {
+    let whole =
+        Estimate { median: 4096.5, low: Some(-1.0), high: None, samples: vec![4096.0, 4097.0, 1e300] };
+    let text = serde_json::to_string(&whole).unwrap();
+    assert_eq!(text, r#"{"median":4096.5,"low":-1,"high":null,"samples":[4096,4097,1e+300]}"#);
+}
+
+#[test]
 fn a_bootstrap_agrees_with_numpy() {
     for (confidence, low, high) in [(0.8, 0.985, 1.025), (0.95, 0.975, 1.065)] {
         let times = estimate(&TIMES, confidence, 7).unwrap();

@@ -348,13 +348,14 @@ fn process(process: &Process) -> Value {
 
 fn exit(timeline: &Timeline) -> Value {
     let end = timeline.end.as_ref();
+    // Earlier versions recorded the kernel's figure, which is approximate.
     let sampled_kib = timeline.processes.first().and_then(Process::high_water_kib);
     json!({
         "why": end.map(|end| &end.why),
         "seconds": end.map(|end| seconds_of(end.at_us)),
         "status": end.and_then(|end| end.status),
         "signal": end.and_then(|end| end.signal),
-        "high_water_bytes": end.and_then(|end| end.high_water_kib).or(sampled_kib).map(bytes_of),
+        "high_water_bytes": end.and_then(|end| end.high_water_kib).max(sampled_kib).map(bytes_of),
         "out_of_memory_kills": end.and_then(|end| end.out_of_memory_kills),
         "group_kill": end.and_then(|end| end.group_kill.as_ref()).map(groups_json::kill),
     })

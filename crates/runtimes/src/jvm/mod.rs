@@ -295,6 +295,10 @@ fn unread_caveats(
         let text = "the headers of the JVM's objects could not be read: none are counted by class";
         caveats.push(caveat("jvm_objects", None, text));
     }
+    if !state.heap.is_parsable {
+        let text = "strandline does not read the objects of this collector's heap: none are counted by class";
+        caveats.push(caveat("jvm_objects", None, text));
+    }
     // A stopped process has a caveat already.
     if state.heap.is_parsable && !context.is_stopped && context.may_be_swapped() {
         let text =

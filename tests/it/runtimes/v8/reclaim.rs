@@ -204,6 +204,19 @@ fn pages_of_ended_workers_are_not_predicted() -> Outcome {
     })
 }
 
+/// Where little can be released, the remedy is not offered: a request for it gets the reason.
+#[test]
+fn a_missing_prediction_has_a_reason() -> Outcome {
+    for_any(nodes::all(here!()), |node| {
+        let subject = start(&node.path, &[], &[])?;
+        let (_, dry) = reclaim(&subject, &["--dry-run"])?;
+        if dry["predicted_bytes"].is_null() && !dry["reason"].is_string() {
+            return Err(format!("no reason: {dry}").into());
+        }
+        Ok(())
+    })
+}
+
 /// While strandline waits for a blocked worker, the timers of other threads run.
 #[test]
 fn a_blocked_worker_delays_no_timer() -> Outcome {
