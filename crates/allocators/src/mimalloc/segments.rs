@@ -87,10 +87,7 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
             add_segments(context, segments, &mut unclaimed, &mut heap);
             let read_end = heap.parts.last().map_or(0, |part| part.end);
             if let Some(next) = next_address {
-                heap.unread_segments = unread_segments(context, next.max(read_end), key, layout);
-                if heap.unread_segments.is_none() && context.deadline_passed() {
-                    heap.doubts.note_timeout(next);
-                }
+                note_unread_segments(context, next.max(read_end), key, layout, &mut heap);
             }
             if heap.unread_segments.is_some() {
                 heap.collect_rules = CollectRules::default();
@@ -285,6 +282,15 @@ fn each_candidate(context: &Context<'_>, from: u64, take: &mut dyn FnMut(Candida
     None
 }
 
+/// Notes the segments with this key and layout from the address `from` on, or that time ran out
+/// before one was found.
+fn note_unread_segments(context: &Context<'_>, from: u64, key: u64, layout: &SegmentLayout, heap: &mut Heap) {
+    heap.unread_segments = unread_segments(context, from, key, layout);
+    if heap.unread_segments.is_none() && context.deadline_passed() {
+        heap.doubts.note_timeout(from);
+    }
+}
+
 /// Counts the segments with this key and layout from the address `from` on; `None` if there are
 /// none.
 fn unread_segments(
@@ -406,6 +412,8 @@ fn add_segment(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
     use strandline_process::map::AddressSpace;
     use strandline_process::memory::Memory;
@@ -436,6 +444,21 @@ mod tests {
             }
             buffer.len()
         }
+    }
+
+    #[test]
+    fn segments_that_were_not_searched_in_time_are_no_free_memory() {
+        let maps = format!("{START:x}-{:x} rw-p 00000000 00:00 0\n", START + 4 * ALIGNMENT);
+        let (space, _) = AddressSpace::parse(maps.as_bytes());
+        let all_resident = |range: AddressRange| vec![range];
+        let context = Context::of_image(&Segments, &space, &all_resident);
+        let is_late = |deadline: Instant| {
+            let (mut heap, context) = (Heap::default(), Context { deadline, ..context });
+            note_unread_segments(&context, START + ALIGNMENT, KEY + 1, &SEGMENTS[0], &mut heap);
+            assert_eq!(heap.unread_segments, None, "none has this key");
+            heap.doubts.timed_out()
+        };
+        assert_eq!([is_late(context.deadline), is_late(Instant::now())], [false, true]);
     }
 
     #[test]

@@ -246,7 +246,7 @@ impl<'a> RootSets<'a> {
         Self { shown, others, all_holds: &facts.shared_holds }
     }
 
-    /// The names of the nearest roots of each shown set. The same text in two sets is the same root.
+    /// The names of the nearest roots of each shown set. A text in two sets stands for one root.
     fn names(&self) -> Vec<String> {
         let name =
             |root: &Nearest| root_text(root.kind, &root.name, root.module.as_deref(), root.thread.as_deref());

@@ -195,8 +195,8 @@ struct HeapPass {
     cell_bytes: Option<u64>,
 }
 
-/// Whether no block in use is missing from a reading. Blocks in caches that are swapped out count as
-/// in use, so that only free ones are missing.
+/// Whether no block in use is missing from a reading. Blocks in caches that are swapped out count
+/// as in use, so that only free ones are missing.
 fn has_known_blocks(reading: &Reading) -> bool {
     !reading.is_inconsistent && reading.caveats.iter().all(|caveat| caveat.code.ends_with("_cache_swapped"))
 }
