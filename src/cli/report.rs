@@ -33,6 +33,7 @@ pub fn run(arguments: &Report, output: &mut Output) -> Result<CommandResult> {
     if let Some(document) = holders_document {
         return show_holders(document, arguments, output);
     }
+    check_files(files, format)?;
     let timelines =
         files.iter().map(|file| Timeline::read(file)).collect::<std::result::Result<Vec<_>, _>>()?;
     let Some(format) = format else {
@@ -82,14 +83,19 @@ fn check_arguments(
             format!("{}: a holders document is reported alone: name no other file", document.display());
         return if files.len() > 1 { Err(line) } else { Ok(()) };
     }
+    Ok(())
+}
+
+/// Checks that a recording that is read twice is no pipe.
+fn check_files(files: &[PathBuf], format: Option<Format>) -> Result<()> {
     let is_pipe = |file: &&PathBuf| {
         std::fs::metadata(file).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
     };
     match files.iter().find(is_pipe) {
-        Some(pipe) if needs_one_regular_file(format) => Err(format!(
+        Some(pipe) if needs_one_regular_file(format) => Err(Failure(format!(
             "{}: csv, groups-csv and json read a recording twice, and a pipe can be read once; save it to a file first",
             pipe.display()
-        )),
+        ))),
         _ => Ok(()),
     }
 }

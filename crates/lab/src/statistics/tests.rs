@@ -154,7 +154,7 @@ fn a_unit_more_is_no_difference_and_two_are() {
 fn written_fields_have_the_names_of_the_interface() {
     let times = estimate(&[2.0, 2.0], 0.95, 0).unwrap();
     let text = serde_json::to_string(&times).unwrap();
-    assert_eq!(text, r#"{"median":2.0,"low":2.0,"high":2.0,"samples":[2.0,2.0]}"#);
+    assert_eq!(text, r#"{"median":2,"low":2,"high":2,"samples":[2,2]}"#);
     let ratio = ratio_of(&[(4.0, 5.0)], 1.0, 0.95).unwrap();
     assert_eq!(serde_json::to_string(&ratio).unwrap(), r#"{"median":1.25,"low":null,"high":null}"#);
     assert_eq!(serde_json::to_string(&ratio.verdict()).unwrap(), r#""unknown""#);

@@ -151,7 +151,7 @@ fn isolates_beyond_the_limit_are_left_out() {
         let caveat = left_out_caveat(&first.left_out, &program).unwrap();
         assert_eq!(caveat.code, "v8_left_out");
         assert_eq!(caveat.bytes, Some(first.left_out.resident_bytes), "{seed}");
-        assert!(caveat.text.contains("nothing of 1 isolate,"), "{}", caveat.text);
+        assert!(caveat.text.contains("nothing of 1 isolate;"), "{}", caveat.text);
     }
 }
 
