@@ -165,7 +165,8 @@ pub struct Arena {
     pub fastbin_bytes: Option<u64>,
     /// In the top chunk; `None` for other allocators than glibc.
     pub top_bytes: Option<u64>,
-    /// Resident bytes that malloc_trim(0) releases from this arena; `None` for other allocators than glibc.
+    /// Resident bytes that malloc_trim(0) releases from this arena; `None` for other allocators
+    /// than glibc.
     pub trim_bytes: Option<u64>,
 }
 

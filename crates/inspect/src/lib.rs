@@ -6,8 +6,8 @@
 //! [`explain::explain`] stops a process for a moment, reads its address space and its heaps, and
 //! returns a [`facts::Explanation`]: rows that add up to the kernel's RSS to the byte, what each
 //! remedy is predicted to release, and a caveat for everything that could not be read.
-//! [`inspection::inspect()`] finds the roots that hold its live memory. [`remedy::reclaim()`] applies
-//! a remedy and returns the predicted and the actual effect.
+//! [`inspection::inspect()`] also finds the roots that hold its live memory. [`remedy::reclaim()`]
+//! applies a remedy and returns the predicted and the actual effect.
 //!
 //! Data flows one way: target → address-space map → page states → allocators' blocks → runtimes'
 //! objects → ledger → verdict and remedies.

@@ -164,8 +164,8 @@ impl Member {
         self.sampler.as_ref().map_or(self.high_water_at_close_kib, Sampler::high_water_kib)
     }
 
-    /// VmHWM at its end if that is known, or else as last sampled; at least the highest sampled RSS,
-    /// because the kernel's counters are approximate, and start anew at an exec.
+    /// VmHWM at its end if that is known, or else as last sampled; at least the highest sampled
+    /// RSS, because the kernel's counters are approximate, and start anew at an exec.
     pub fn best_high_water_kib(&self) -> Option<u64> {
         self.final_high_water_kib.or(self.high_water_kib()).max(self.sampled_peak_kib)
     }

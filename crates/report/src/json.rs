@@ -46,8 +46,8 @@ fn component<'a>(name: &'a str, version: &'a Option<String>) -> Component<'a> {
 }
 
 /// Returns the document `schema` with the fields of `body`, as text with a final newline. `machine`
-/// is a [`strandline_inspect::environment::Environment`], to which a verb may add fields; `target` is
-/// the inspected process, if there is one.
+/// is a [`strandline_inspect::environment::Environment`], to which a verb may add fields; `target`
+/// is the inspected process, if there is one.
 ///
 /// # Errors
 /// A value cannot be written as JSON.

@@ -6,6 +6,7 @@ use super::counted::{
     BlockContent, CensusResult, ClaimedBlock, CountedType, LargeObject, MIN_OBJECTS_NOT_SPARSE, TypeCounts,
     TypedObjects, UNNUMBERED_TYPE,
 };
+use super::ints;
 use super::layout::{GC_HEAD_BYTES, GC_LINK_MASK, INT_DIGITS, Release, flags};
 use super::objects::{self, GUARD_BYTES, GUARD_SUFFIX_BYTES, HEAD_BYTES, NO_OWNER, Table};
 use super::outside::OutsideMemory;
@@ -234,7 +235,7 @@ impl<'a> Census<'a> {
             hints.stops.insert(at);
         }
         if object_type.kind == Kind::Int
-            && let Some(target) = objects::address_in_int(self.release, head)
+            && let Some(target) = ints::address_in_int(self.release, head)
             && self.outside_memory.contains(target)
             && let Some(at) = at.checked_add(self.release.header_prefix_bytes + INT_DIGITS)
         {

@@ -18,6 +18,7 @@ mod figures;
 mod findings;
 mod heap_blocks;
 mod heaps;
+mod ints;
 mod large;
 mod layout;
 pub mod locate;

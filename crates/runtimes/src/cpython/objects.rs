@@ -4,12 +4,12 @@ use super::data;
 use super::layout::{
     BYTEARRAY_ALLOCATED, BYTEARRAY_BYTES, BYTES_DATA, DEQUE_BLOCK_BYTES, DEQUE_BLOCK_ITEMS, DEQUE_LEFT_BLOCK,
     DEQUE_LEFT_INDEX, DEQUE_RIGHT_LINK, DICT_ENTRY_BYTES, DICT_KEYS, DICT_STRING_ENTRY_BYTES, DICT_VALUES,
-    FREE_THREADED_PREFIX_BYTES, INSTRUCTION_BYTES, INT_DIGIT_BITS, INT_DIGIT_BYTES, INT_DIGITS,
-    INT_TAG_SHIFT, INTERNED, KEYS_HEAD_BYTES, KEYS_REFERENCES, KeysForm, LIST_ALLOCATED, LIST_ITEMS,
-    LOCAL_REFERENCES, Release, SET_ENTRY_BYTES, SET_MASK, SET_SMALL_ENTRIES, SET_SMALL_TABLE, SET_TABLE,
-    SHARED_REFERENCES, SHARED_SHIFT, SIZE, STRING_ASCII, STRING_COMPACT, STRING_KIND, STRING_LENGTH,
-    STRING_STATE, STRING_WIDE, STRING_WIDE_LAST_MINOR, STRING_WIDE_LENGTH, StringBytes, TYPE, WIDE_BYTES,
-    counted_keys, flags, log2_keys,
+    FREE_THREADED_PREFIX_BYTES, INSTRUCTION_BYTES, INT_DIGIT_BYTES, INT_DIGITS, INT_TAG_SHIFT, INTERNED,
+    KEYS_HEAD_BYTES, KEYS_REFERENCES, KeysForm, LIST_ALLOCATED, LIST_ITEMS, LOCAL_REFERENCES, Release,
+    SET_ENTRY_BYTES, SET_MASK, SET_SMALL_ENTRIES, SET_SMALL_TABLE, SET_TABLE, SHARED_REFERENCES,
+    SHARED_SHIFT, SIZE, STRING_ASCII, STRING_COMPACT, STRING_KIND, STRING_LENGTH, STRING_STATE, STRING_WIDE,
+    STRING_WIDE_LAST_MINOR, STRING_WIDE_LENGTH, StringBytes, TYPE, WIDE_BYTES, counted_keys, flags,
+    log2_keys,
 };
 use super::types::{Kind, Type, Types};
 use crate::batch::PageCache;
@@ -224,22 +224,6 @@ fn int_size(release: &Release, object_type: &Type, head: &[u8]) -> ObjectSize {
     let bytes = before_digits.saturating_add(digits.saturating_mul(INT_DIGIT_BYTES));
     // A subclass of int has more fields behind.
     ObjectSize { block_bytes: bytes.max(object_type.basic_bytes), ..ObjectSize::of_bytes(bytes) }
-}
-
-/// Returns the address that an int may hold, as ctypes and cffi return pointers: the value of a
-/// positive one of up to two digits; `None` for other ints. `head` begins with the object's header.
-pub fn address_in_int(release: &Release, head: &[u8]) -> Option<u64> {
-    // All flags are 0 in a positive int that is not a small one.
-    let unit = if release.has_int_tags { 1 << INT_TAG_SHIFT } else { 1 };
-    let digits = word_at(head, INT_DIGITS as usize)?;
-    let low_digit = digits & u64::from(u32::MAX);
-    match word(head, SIZE) {
-        // A program at a fixed address has its heap below 2^30, where many numbers are: malloc's
-        // addresses are multiples of 16.
-        size if size == unit => Some(low_digit).filter(|address| address.is_multiple_of(16)),
-        size if size == 2 * unit => Some(digits >> 32 << INT_DIGIT_BITS | low_digit),
-        _ => None,
-    }
 }
 
 fn string_size(release: &Release, object_type: &Type, head: &[u8]) -> ObjectSize {
@@ -562,22 +546,6 @@ mod tests {
         };
         // The block ends where the state of a str is.
         assert_eq!(raw_data_offset(&RELEASES[3], &int, &[0; 32]), Some(16));
-    }
-
-    #[test]
-    fn an_int_of_up_to_two_digits_may_hold_an_address() {
-        let address = 0x7f12_3456_7890_u64;
-        let digits = address >> 30 << 32 | address & 0x3fff_ffff;
-        let held = |minor: u8, size: u64| {
-            let words = [1, 0, size, digits];
-            let release = RELEASES.iter().find(|release| release.minor == minor).unwrap();
-            address_in_int(release, &words.map(u64::to_le_bytes).concat())
-        };
-        assert_eq!((held(11, 2), held(11, 3), held(11, 2_u64.wrapping_neg())), (Some(address), None, None));
-        assert_eq!((held(12, 16), held(12, 24), held(12, 18)), (Some(address), None, None), "tags");
-        let low = address & 0x3fff_ffff;
-        assert!(low.is_multiple_of(16));
-        assert_eq!((held(11, 1), held(12, 8), held(12, 10)), (Some(low), Some(low), None), "one digit");
     }
 
     #[test]
