@@ -159,9 +159,15 @@ mkdir -p \"$d\" && exec \"$0\" squeeze --dir \"$d\" \"$@\"";
     let text =
         std::fs::read_to_string(stdout).map_err(|error| Failure(format!("{}: {error}", stdout.display())))?;
     let text = match chosen_format(&arguments.report_output, output) {
-        LabFormat::Json => with_nodes(&text, &lab.kinds_of(outcome.node.iter()))?,
-        _ => text,
+        LabFormat::Json => with_nodes(&text, &lab.kinds_of(outcome.node.iter())),
+        _ => Ok(text),
     };
+    let text = text.map_err(|Failure(reason)| {
+        if let Some(remote) = lab.executors.first_mut().and_then(|executor| executor.remote()) {
+            remote.discard_rounds();
+        }
+        Failure(format!("{}: not the document of the search: {reason}; run it again", stdout.display()))
+    })?;
     if let Some(node) = &outcome.node {
         print_message(&format!("squeezed on {}", node.name));
     }

@@ -51,6 +51,8 @@ pub const STAGED_FOLDER: &str = "staged";
 
 /// Name prefix of the folder that the jobs of an executor write into; its number follows.
 const WORK_PREFIX: &str = "work-";
+/// How files that are being written begin, in this version and in earlier ones.
+const TEMPORARY_PREFIXES: [&str; 2] = [atomic_file::TEMPORARY_PREFIX, ".lab.json."];
 
 /// A run in the journal.
 #[derive(Debug)]
@@ -305,7 +307,7 @@ fn has_files(folder: &Path) -> std::io::Result<bool> {
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name();
-        let is_new = name.to_string_lossy().starts_with(atomic_file::TEMPORARY_PREFIX);
+        let is_new = TEMPORARY_PREFIXES.iter().any(|prefix| name.to_string_lossy().starts_with(prefix));
         if name != STAGED_FOLDER && !is_new && (name != JOURNAL_FILE || entry.metadata()?.len() > 0) {
             return Ok(true);
         }

@@ -29,11 +29,21 @@ const MAX_DAMAGED_PLACES: u32 = 1_000;
 /// Maximum length of an unknown schema in an error message.
 const MAX_SCHEMA_CHARS: usize = 64;
 
+/// What to do about an error from the kernel, as a clause; empty if the error says it.
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::IsADirectory => {
+            "; name a recording, as `strandline run -o FILE -- COMMAND` makes one"
+        }
+        _ => "",
+    }
+}
+
 /// Why a file cannot be read as a recording.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// It cannot be opened or read.
-    #[error("{path}: {source}; name a recording, as `strandline run -o FILE -- COMMAND` makes one")]
+    #[error("{path}: {source}{}", advice(source))]
     Io {
         /// The file.
         path: PathBuf,

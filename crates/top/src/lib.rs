@@ -45,7 +45,7 @@ pub struct Options {
 
 /// Maximum time between the two surveys for a single table.
 const ONCE_INTERVAL: Duration = Duration::from_secs(2);
-/// Maximum time for proportional set sizes in each of them: no later survey reads the others.
+/// Maximum time for proportional set sizes, all in the second one: no later one reads the others.
 const ONCE_PSS_TIME: Duration = Duration::from_millis(500);
 
 /// The table as text, once, `columns` wide, with all rows. Takes up to two seconds, to measure
@@ -66,10 +66,11 @@ pub fn document_once(options: Options) -> Document {
 fn state_once(options: Options) -> State {
     raise_file_limit();
     let mut surveyor = Surveyor::default();
-    surveyor.pss_time_limit = ONCE_PSS_TIME;
+    surveyor.pss_time_limit = Duration::ZERO;
     let mut history = History::default();
     history.add(&surveyor.take(&options.selection, usize::MAX));
     std::thread::sleep(ONCE_INTERVAL.min(options.interval));
+    surveyor.pss_time_limit = ONCE_PSS_TIME;
     let survey = surveyor.take(&options.selection, usize::MAX);
     history.add(&survey);
     let mut state = State::new(options.sort, options.kind);
