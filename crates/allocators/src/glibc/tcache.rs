@@ -17,10 +17,10 @@ use strandline_process::range::AddressRange;
 /// What is searched below the FS base. Thread-local storage of the program and of libraries that
 /// were loaded before libc is between it and the pointer.
 const SEARCHES: [Search; 2] = [
-    Search { storage_bytes: 4 << 10, max_threads: usize::MAX },
+    Search { storage_bytes: 4 << 10, max_threads: usize::MAX, needs_filled: false },
     // Rarely needed, and below a thread's storage is its stack: the first threads, of which one is
     // the main thread, show the distance.
-    Search { storage_bytes: 128 << 10, max_threads: 64 },
+    Search { storage_bytes: 128 << 10, max_threads: 64, needs_filled: true },
 ];
 /// Maximum bytes by which a release rounds the structure up: to a cache line.
 const MAX_ROUNDING_BYTES: u64 = 64 - layout::ALIGNMENT;
@@ -32,6 +32,9 @@ struct Search {
     storage_bytes: u64,
     /// Number of threads that vote.
     max_threads: usize,
+    /// Whether a cache with chunks is needed: an empty one is only zeros of the right length, which
+    /// a word left on a stack may point to.
+    needs_filled: bool,
 }
 
 /// The caches of all threads.
@@ -123,7 +126,7 @@ fn pointer_distance(
     context: &Context<'_>,
     ranges: &Ranges<'_>,
     cache_layout: &layout::ThreadCacheLayout,
-    Search { storage_bytes, max_threads }: Search,
+    Search { storage_bytes, max_threads, needs_filled }: Search,
 ) -> Option<u64> {
     let mut votes = vec![Votes::default(); storage_bytes as usize / 8];
     let mut bytes = vec![0; storage_bytes as usize];
@@ -143,7 +146,8 @@ fn pointer_distance(
         }
     }
     let (index, most_votes) = votes.iter().enumerate().rev().max_by_key(|(_, votes)| **votes)?;
-    (most_votes.all_caches > 0).then_some(storage_bytes - 8 * index as u64)
+    let count = if needs_filled { most_votes.filled_caches } else { most_votes.all_caches };
+    (count > 0).then_some(storage_bytes - 8 * index as u64)
 }
 
 /// Fills `bytes` with what is right below a thread's FS base: 0 where it is not resident.

@@ -35,6 +35,7 @@ use strandline_holders::{
 use strandline_process::memory::Memory;
 use strandline_process::pages::Residency;
 use strandline_process::procfs::Process;
+use strandline_process::target::kernel_pointers::{self, KernelPointers};
 use strandline_process::work;
 use strandline_sys::own_memory;
 
@@ -146,6 +147,9 @@ fn fill(
     frozen: &FrozenState,
     options: &Options<'_>,
 ) -> std::result::Result<(), Refused> {
+    // Soon after the memory was captured: the process runs.
+    let pointers = kernel_pointers::find(process)
+        .unwrap_or_else(|_| KernelPointers { may_lack_others: true, ..KernelPointers::default() });
     let blocks = builder.finish()?;
     // What worker threads freed would otherwise stay in their arenas of malloc.
     own_memory::trim_heap();
@@ -166,10 +170,10 @@ fn fill(
     let known = KnownBlocks { without_references: None, exact: exact.as_ref() };
     let references = References::read(&memory, &blocks, known, Some(&vtables), &limits, &progress)?;
     let inner_targets = exact.map(ExactBlocks::inner_targets);
-    let AllRoots { found: found_roots, roots, unread_bytes, lacks_kernel_pointers } =
-        roots::find(process, frozen, &blocks, inner_targets, read_deadline)?;
+    let AllRoots { found: found_roots, roots, unread_bytes } =
+        roots::find(process, frozen, &blocks, inner_targets, &pointers, read_deadline)?;
     let mut caveats = incompleteness_caveats(&references.outcome(), unread_bytes, frozen);
-    if lacks_kernel_pointers {
+    if pointers.may_lack_others {
         let text = "the pointers that the program has given to epoll or to timers could not all be read: blocks that only they \
                     reference are unknown";
         caveats.push(Caveat::new("holders_incomplete", "kernel", None, text));
@@ -192,7 +196,7 @@ fn fill(
     }
     let types = Types::new(&held, &block_types, &frozen.refinements, &runtime_blocks)?;
     fill_lists(holders, &held, &found_roots, &types, &runtime_blocks, frozen)?;
-    let has_heap = !frozen.allocator_readings.is_empty() || !frozen.runtime_readings.is_empty();
+    let has_heap = !frozen.allocator_readings.is_empty() || holders.live.blocks > 0;
     if !is_complete || !has_heap {
         holders.remove_unreachable();
     }

@@ -19,7 +19,7 @@ use strandline_process::modules;
 use strandline_process::pages::PageRun;
 use strandline_process::procfs::Process;
 use strandline_process::range::{AddressRange, RangeSet};
-use strandline_process::target::kernel_pointers;
+use strandline_process::target::kernel_pointers::KernelPointers;
 
 use super::facts::RootKind;
 use super::frames::{Frames, ThreadFrames};
@@ -77,6 +77,8 @@ enum Rank {
     /// Any other memory.
     #[default]
     Ordinary,
+    /// A pointer in the kernel, which the program's own memory mostly has as well.
+    Kernel,
     /// Memory that may contain stale words.
     Transient,
 }
@@ -96,13 +98,10 @@ pub struct AllRoots {
     pub roots: Roots,
     /// Bytes that could not be searched: what only they refer to is unknown.
     pub unread_bytes: u64,
-    /// Whether there may be pointers in the kernel that could not be read: what only they refer to
-    /// is unknown.
-    pub lacks_kernel_pointers: bool,
 }
 
 /// Finds all roots of `blocks`. `inner_targets` are the blocks that words of runtimes' objects
-/// point into without being references.
+/// point into without being references, `pointers` what the program has given to the kernel.
 ///
 /// # Errors
 /// [`Refused::TooMany`] if there are too many references, [`Refused::DeadlinePassed`] after
@@ -112,6 +111,7 @@ pub fn find(
     frozen: &FrozenState,
     blocks: &Blocks,
     inner_targets: Option<BlockSet>,
+    pointers: &KernelPointers,
     deadline: Instant,
 ) -> Result<AllRoots, Refused> {
     let mut finder = Finder {
@@ -129,7 +129,6 @@ pub fn find(
             .flat_map(|heap| heap.key_addresses.iter().copied())
             .collect(),
         unread_bytes: 0,
-        lacks_kernel_pointers: false,
     };
     let names = thread_names(process, frozen);
     for thread in frozen.threads() {
@@ -141,7 +140,7 @@ pub fn find(
             }
         }
     }
-    finder.add_kernel_pointers(process)?;
+    finder.add_kernel_pointers(pointers)?;
     finder.add_signal_stacks(process)?;
     let stacks = finder.search_stacks(&names, &Frames::find(process, frozen, deadline))?;
     finder.search_mappings(process, stacks)?;
@@ -179,8 +178,6 @@ struct Finder<'a> {
     /// Addresses of words of allocators that are keys, not references.
     key_addresses: HashSet<u64>,
     unread_bytes: u64,
-    /// See [`AllRoots::lacks_kernel_pointers`].
-    lacks_kernel_pointers: bool,
 }
 
 /// A reference from a root to a block.
@@ -238,12 +235,7 @@ impl Finder<'_> {
     }
 
     /// Adds the pointers that the program has given to the kernel.
-    fn add_kernel_pointers(&mut self, process: &Process) -> Result<(), Refused> {
-        let Ok(pointers) = kernel_pointers::find(process) else {
-            self.lacks_kernel_pointers = true;
-            return Ok(());
-        };
-        self.lacks_kernel_pointers = pointers.may_lack_others;
+    fn add_kernel_pointers(&mut self, pointers: &KernelPointers) -> Result<(), Refused> {
         let lists = [
             ("epoll data in the kernel", &pointers.epoll_data),
             ("timers in the kernel", &pointers.timer_values),
@@ -251,7 +243,8 @@ impl Finder<'_> {
         for (name, words) in lists {
             let blocks: Vec<u32> = words.iter().filter_map(|&word| self.blocks.find(word)).collect();
             if !blocks.is_empty() {
-                let root = self.root(RootKind::Static, name, None);
+                let (kind, name, rank) = (RootKind::Static, name.to_owned(), Rank::Kernel);
+                let root = self.add(FoundRoot { kind, name, rank, ..FoundRoot::default() });
                 blocks.into_iter().try_for_each(|block| self.refer(root, block))?;
             }
         }
@@ -261,7 +254,8 @@ impl Finder<'_> {
     /// Adds the blocks that may be alternate signal stacks, whose addresses (sigaltstack(2)) the
     /// kernel does not show: those of the usual size, if there are no more than threads.
     fn add_signal_stacks(&mut self, process: &Process) -> Result<(), Refused> {
-        let start_facts = process.start_facts();
+        let catches_signals = process.status().is_ok_and(|status| status.caught_signals != Some(0));
+        let start_facts = process.start_facts().filter(|_| catches_signals);
         let min_bytes = start_facts.and_then(|facts| facts.min_signal_stack_bytes).unwrap_or(0);
         let Some(bytes) = min_bytes.checked_mul(SIGNAL_STACK_FACTOR).filter(|&bytes| bytes > 0) else {
             return Ok(());
@@ -583,7 +577,6 @@ impl Finder<'_> {
             roots.add_with_stops(blocks.chain(reported.blocks.into_iter().flatten()), reported.stops);
             found.push(found_root.clone());
         }
-        let Self { unread_bytes, lacks_kernel_pointers, .. } = self;
-        AllRoots { found, roots, unread_bytes, lacks_kernel_pointers }
+        AllRoots { found, roots, unread_bytes: self.unread_bytes }
     }
 }

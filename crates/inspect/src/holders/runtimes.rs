@@ -48,7 +48,20 @@ impl<'a> WordCorrections<'a> {
             zero_links(&hints.gc_links, address, bytes);
             zero_words(&hints.weak_words, address, bytes);
             self.zero_texts(&hints.opaque_from, address, bytes);
-            decode_words(&hints.encoded_words, address, bytes);
+            self.decode_words(&hints.encoded_words, address, bytes);
+        }
+    }
+
+    /// Replaces those of `words`, which are in order, that are in `bytes`, read at `address`, by
+    /// the addresses that they hold, if a block begins there: others are numbers.
+    fn decode_words(&self, words: &[EncodedWord], address: u64, bytes: &mut [u8]) {
+        let end = address.saturating_add(bytes.len() as u64);
+        let first = words.partition_point(|word| word.at < address);
+        for &EncodedWord { at, target } in words.iter().skip(first).take_while(|word| word.at < end) {
+            let is_block = self.blocks.find(target).is_some_and(|block| self.blocks.start(block) == target);
+            if let Some(word) = word_mut(bytes, address, at).filter(|_| is_block) {
+                *word = target.to_le_bytes();
+            }
         }
     }
 
@@ -80,16 +93,6 @@ fn zero_words(words: &[u64], address: u64, bytes: &mut [u8]) {
     let first = words.partition_point(|word| *word < address);
     for &at in words.iter().skip(first).take_while(|word| **word < end) {
         word_mut(bytes, address, at).into_iter().for_each(|word| *word = [0; 8]);
-    }
-}
-
-/// Replaces those of `words`, which are in order, that are in `bytes`, read at `address`, by the
-/// addresses that they hold.
-fn decode_words(words: &[EncodedWord], address: u64, bytes: &mut [u8]) {
-    let end = address.saturating_add(bytes.len() as u64);
-    let first = words.partition_point(|word| word.at < address);
-    for &EncodedWord { at, target } in words.iter().skip(first).take_while(|word| word.at < end) {
-        word_mut(bytes, address, at).into_iter().for_each(|word| *word = target.to_le_bytes());
     }
 }
 
@@ -279,6 +282,8 @@ impl<'a> RuntimeBlocks<'a> {
 
 #[cfg(test)]
 mod tests {
+    use strandline_holders::Builder;
+
     use super::*;
 
     #[test]
@@ -289,11 +294,20 @@ mod tests {
     }
 
     #[test]
-    fn words_in_another_form_become_addresses() {
-        let words = [0xff8, 0x1008, 0x1014].map(|at| EncodedWord { at, target: 0x7fff_1234_5678 });
-        let mut bytes = [1; 24];
-        decode_words(&words, 0x1000, &mut bytes);
-        assert_eq!((bytes[7], &bytes[8..16], bytes[23]), (1, &0x7fff_1234_5678_u64.to_le_bytes()[..], 1));
+    fn words_that_hold_the_start_of_a_block_become_addresses() {
+        let mut builder = Builder::default();
+        builder.push(0x7fff_1234_5670, 32);
+        let blocks = builder.finish().unwrap();
+        let corrections = WordCorrections { hints: Vec::new(), blocks: &blocks };
+        let decoded = |target: u64| {
+            let words = [0xff8, 0x1008, 0x1014].map(|at| EncodedWord { at, target });
+            let mut bytes = [1; 24];
+            corrections.decode_words(&words, 0x1000, &mut bytes);
+            assert_eq!((bytes[7], bytes[23]), (1, 1), "words that are not whole in the bytes");
+            u64::from_le_bytes(bytes[8..16].try_into().unwrap())
+        };
+        assert_eq!(decoded(0x7fff_1234_5670), 0x7fff_1234_5670);
+        assert_eq!(decoded(0x7fff_1234_5678), u64::from_le_bytes([1; 8]), "further in the block");
     }
 
     #[test]

@@ -102,11 +102,7 @@ pub fn find_except(process: &Process, space: &AddressSpace, harmless: &[&str]) -
 /// Passes the files in `folder` (`fd` or `fdinfo`) of the first thread, and of each thread that has
 /// or may have descriptors of its own (CLONE_FILES of clone(2)), to `visit` until it returns false.
 /// Returns whether all were passed: at most [`MAX_DESCRIPTORS`] are.
-pub(super) fn each_descriptor(
-    process: &Process,
-    folder: &str,
-    visit: &mut dyn FnMut(&Path) -> bool,
-) -> Result<bool> {
+fn each_descriptor(process: &Process, folder: &str, visit: &mut dyn FnMut(&Path) -> bool) -> Result<bool> {
     let pid = process.pid();
     let mut count = 0;
     for tid in process.tasks()? {

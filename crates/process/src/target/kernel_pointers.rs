@@ -7,9 +7,9 @@ use std::path::Path;
 
 use strandline_sys::capabilities::with_dac_capabilities;
 
-use super::holders::each_descriptor;
 use crate::error::Result;
 use crate::procfs::Process;
+use crate::target::tracee::ESRCH;
 
 /// Maximum number of pointers of each kind.
 const MAX_POINTERS: usize = 1 << 21;
@@ -28,19 +28,23 @@ pub struct KernelPointers {
 }
 
 /// Reads the pointers that a process has given to the kernel. A kernel that does not list timers
-/// (CONFIG_CHECKPOINT_RESTORE) counts as one without any.
+/// (CONFIG_CHECKPOINT_RESTORE) counts as one without any; descriptors that a thread does not share
+/// with the first one (CLONE_FILES) are not read.
 ///
 /// # Errors
-/// Fails if the process has ended or may not be inspected.
+/// Fails if the process may not be inspected.
 pub fn find(process: &Process) -> Result<KernelPointers> {
+    const FOLDER: &str = "fdinfo";
     let mut pointers = KernelPointers::default();
-    let all_checked = each_descriptor(process, "fdinfo", &mut |path| {
-        pointers.may_lack_others |= !add_numbers(path, epoll_data, &mut pointers.epoll_data);
-        true
-    })?;
-    pointers.may_lack_others |= !all_checked;
+    let entries = with_dac_capabilities(|| std::fs::read_dir(process.path(FOLDER)));
+    for entry in entries.map_err(|source| process.error(FOLDER, source))? {
+        let path = entry.map_err(|source| process.error(FOLDER, source))?.path();
+        pointers.may_lack_others |= !add_numbers(&path, epoll_data, &mut pointers.epoll_data);
+    }
     let timers = process.path("timers");
-    pointers.may_lack_others |= !add_numbers(Path::new(&timers), timer_value, &mut pointers.timer_values);
+    pointers.may_lack_others |= !add_numbers(&timers, timer_value, &mut pointers.timer_values);
+    // A process that has ended has none any more.
+    pointers.may_lack_others |= !process.stat().is_ok_and(|stat| stat.is_alive());
     Ok(pointers)
 }
 
@@ -49,7 +53,7 @@ pub fn find(process: &Process) -> Result<KernelPointers> {
 fn add_numbers(path: &Path, number_in: fn(&str) -> Option<u64>, numbers: &mut Vec<u64>) -> bool {
     let mut file = match with_dac_capabilities(|| File::open(path)) {
         Ok(file) => BufReader::new(file),
-        Err(error) => return error.kind() == ErrorKind::NotFound,
+        Err(error) => return is_gone(&error),
     };
     let mut line = Vec::new();
     loop {
@@ -57,7 +61,7 @@ fn add_numbers(path: &Path, number_in: fn(&str) -> Option<u64>, numbers: &mut Ve
         match file.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line) {
             Ok(0) => return true,
             Ok(_) => {}
-            Err(error) => return error.kind() == ErrorKind::NotFound,
+            Err(error) => return is_gone(&error),
         }
         if let Some(number) = std::str::from_utf8(&line).ok().and_then(number_in) {
             if numbers.len() >= MAX_POINTERS {
@@ -66,6 +70,11 @@ fn add_numbers(path: &Path, number_in: fn(&str) -> Option<u64>, numbers: &mut Ve
             numbers.push(number);
         }
     }
+}
+
+/// Whether a file was closed, or its process has ended.
+fn is_gone(error: &std::io::Error) -> bool {
+    error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(ESRCH)
 }
 
 /// The data in a line of an epoll descriptor: `tfd: 5 events: 19 data: 55e097138a60 pos:0 …`
