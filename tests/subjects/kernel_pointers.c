@@ -33,8 +33,12 @@ static __attribute__((noinline)) void add_timer(void) {
   opaque(&event);
 }
 
+static void ignore(int number) { (void)number; }
+
 static __attribute__((noinline)) void set_signal_stack(void) {
+  struct sigaction action = {.sa_handler = ignore, .sa_flags = SA_ONSTACK};
   stack_t stack = {.ss_size = SIGSTKSZ};
+  if (sigaction(SIGUSR1, &action, 0)) _exit(3);
   stack.ss_sp = malloc(stack.ss_size);
   if (sigaltstack(&stack, 0)) _exit(3);
   stack.ss_sp = 0;
