@@ -116,9 +116,8 @@ pub fn reclaim(pid: i32, options: &ReclaimOptions<'_>) -> Result<Reclamation> {
         rss_before_bytes: Some(before.explanation.kernel.rss_bytes),
         ..Reclamation::default()
     };
-    let is_listed = predicted.is_some();
     let was_applied = apply(pid, remedy, &before, options, &mut answer);
-    if !is_listed && answer.predicted_bytes.is_none() && answer.reason.is_none() {
+    if predicted.is_none() && answer.predicted_bytes.is_none() && answer.reason.is_none() {
         answer.reason = Some("not predicted: explain does not list it for this process".to_owned());
     }
     answer.before = Some(before.explanation);
