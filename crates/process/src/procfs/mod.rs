@@ -380,7 +380,13 @@ mod tests {
 
     #[test]
     fn a_long_command_line_ends_in_a_sign_that_it_was_cut() {
-        let mut child = std::process::Command::new("sleep").args(vec!["60"; 30_000]).spawn().unwrap();
+        use std::io::Read;
+        use std::process::Stdio;
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", "echo; read line", "sh"]).args(vec!["60"; 30_000]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        // During execve() the file is empty: spawn() may return before the arguments are in place.
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let words = Process::open(i32::try_from(child.id()).unwrap()).unwrap().command_line().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
