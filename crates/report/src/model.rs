@@ -351,13 +351,15 @@ fn allocator(allocator: &Allocator) -> Section {
     let evidence = clean_sentence(&allocator.found_by);
     let content = if !allocator.read {
         "recognised, not read; its memory is unattributed".to_owned()
+    } else if readers::runtime_reader(&allocator.name).is_some() {
+        "read with its runtime".to_owned()
     } else if !allocator.arenas.is_empty() {
         counted(allocator.arenas.len() as u64, "arena")
     } else {
         match (allocator.live_bytes, allocator.live_blocks) {
             (Some(live), Some(blocks)) => format!("{} in {}", bytes(live), counted(blocks, "block")),
             (Some(live), None) => format!("{} in use", bytes(live)),
-            _ => "read with its runtime".to_owned(),
+            _ => "its figures are not known".to_owned(),
         }
     };
     let title = format!("{name} (found by {evidence}): {content}");

@@ -143,8 +143,24 @@ fn rows(document: &Value) -> Vec<String> {
 }
 
 fn allocators(document: &Value) -> Vec<String> {
-    let glibcs = list(document, "allocators").iter().filter(|allocator| allocator["name"] == "glibc");
-    glibcs.flat_map(|allocator| missing(&allocator["mallinfo"], "mallinfo.", &MALLINFO)).collect()
+    let mut broken = Vec::new();
+    for allocator in list(document, "allocators") {
+        if allocator["name"] == "glibc" {
+            broken.extend(missing(&allocator["mallinfo"], "mallinfo.", &MALLINFO));
+        }
+        // A runtime that is the allocator of its objects.
+        let name = &allocator["name"];
+        let same = list(document, "runtimes").iter().filter(|runtime| runtime["name"] == *name);
+        let has_same = |runtime: &Value| {
+            runtime["own"] == allocator["own"] && runtime["used_bytes"] == allocator["live_bytes"]
+        };
+        let is_missing = same.clone().count() > 0 && !same.clone().any(has_same)
+            || !allocator["live_bytes"].is_null() && allocator["own"].is_null();
+        if is_missing {
+            broken.push(format!("{name} has no statistics of its own"));
+        }
+    }
+    broken
 }
 
 fn remedies(document: &Value) -> Vec<String> {

@@ -79,14 +79,31 @@ pub fn recognise(
     if unclaimed_bytes >= min_bytes && !is_explained(caveats, unread) {
         caveats.push(unexplained_caveat(frozen, unclaimed_bytes));
     }
-    let allocators = without_reading.into_iter().map(|found| Allocator {
-        read: is_read(&found.name),
-        name: found.name,
-        version: found.version,
-        found_by: found.found_by,
-        ..Allocator::default()
-    });
-    Recognised { allocators: allocators.collect(), runtimes }
+    let allocators = without_reading.into_iter().flat_map(|found| allocators(found, &runtimes)).collect();
+    Recognised { allocators, runtimes }
+}
+
+/// The allocator that was `found`. If it is a runtime that was read, it has the figures of that
+/// runtime, whose objects are its blocks: an entry for each of several.
+fn allocators(found: recognise::Component, runtimes: &[Runtime]) -> Vec<Allocator> {
+    let read = runtimes.iter().filter(|runtime| runtime.read && runtime.name == found.name);
+    let allocators: Vec<Allocator> = read
+        .map(|runtime| Allocator {
+            name: found.name.clone(),
+            version: runtime.version.clone().or_else(|| found.version.clone()),
+            found_by: found.found_by.clone(),
+            read: true,
+            live_bytes: runtime.used_bytes,
+            free_bytes: runtime.free_bytes,
+            own: runtime.own.clone(),
+            ..Allocator::default()
+        })
+        .collect();
+    if !allocators.is_empty() {
+        return allocators;
+    }
+    let recognise::Component { name, version, found_by } = found;
+    vec![Allocator { name, version, found_by, ..Allocator::default() }]
 }
 
 /// Whether a caveat says why a reader did not read the allocator or runtime `name`: it was busy, or
