@@ -34,11 +34,8 @@ pub struct PendingConfirmation {
     pub path: String,
 }
 
-/// Removes the figures, which lack those of arenas that were not found, and adds the caveat.
+/// Adds the caveat that arenas were not found.
 pub fn note_missing_arenas(reading: &mut Reading, path: &str) {
-    let facts = &mut reading.facts;
-    (facts.used_bytes, facts.free_bytes, facts.committed_bytes) = (None, None, None);
-    facts.own.clear();
     let text = "no arena was found, and most objects, if any were found, are in no block of a known allocator: CPython's own \
                 figures are not known, and its memory counts as anonymous";
     reading.caveats.push(Caveat::new("cpython_arenas_not_found", path, None, text));
@@ -49,6 +46,9 @@ impl Pending for PendingConfirmation {
         let confirmed = context.matched.count_of([self.slots.object]);
         if !self.has_arenas && confirmed < self.outside_object_count / 2 {
             note_missing_arenas(reading, &self.path);
+            if let Some(details) = reading.facts.details::<CPython>(ABOUT.name) {
+                reading.facts.set_details(ABOUT.name, &CPython { beside_arenas: None, ..details });
+            }
         }
         if confirmed == 0 {
             // The allocator is not read, so nothing is confirmed.

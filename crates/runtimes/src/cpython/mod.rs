@@ -183,6 +183,10 @@ fn read_interpreters(
     } else if !sums.doubts.timed_out() {
         confirm::note_missing_arenas(reading, &program.path);
     }
+    if !object_memory.has_arenas_or_heaps() && !sums.doubts.is_empty() {
+        // There may be arenas that were not found: which objects are outside of them is not known.
+        details.beside_arenas = None;
+    }
     reading.facts.set_details(ABOUT.name, &details);
     add_remedies(context, release, reading);
     reading.bytes_read = memory.bytes();

@@ -31,7 +31,7 @@ fn title(runtime: &Runtime, facts: &CPython) -> String {
         None if !facts.heaps.is_empty() => {
             format!("{name} without a global lock: {used} of blocks in mimalloc's heaps; {free} free")
         }
-        None if runtime.used_bytes.is_none() => format!("{name}: the memory of its objects is not known"),
+        None if facts.beside_arenas.is_none() => format!("{name}: the memory of its objects is not known"),
         None => format!("{name}: its objects are in malloc's blocks"),
     }
 }
