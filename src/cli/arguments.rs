@@ -340,7 +340,7 @@ Examples:
   strandline report before.strandline after.strandline --format svg -o both.svg
   strandline report perl.strandline --format json | jq '.marks[] | {name, rss_bytes}'")]
 pub struct Report {
-    /// Recordings, drawn over each other; or the output of `holders --json`
+    /// Recordings, drawn over each other or listed; or the output of `holders --json`
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
     /// Format of the output; by default a chart for the terminal
@@ -363,11 +363,11 @@ pub enum Format {
     Svg,
     /// The timeline as an image
     Png,
-    /// Samples and marks as a table
+    /// Samples and marks as a table; of several recordings the first column is the file
     Csv,
     /// Samples of the control groups as a table, with their rows
     GroupsCsv,
-    /// Everything, for scripts
+    /// Everything, for scripts; of several recordings a list of their documents
     Json,
 }
 

@@ -6,6 +6,7 @@ use std::io::{IsTerminal, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use strandline_inspect::environment::Environment;
 use strandline_recording::{Error as ReadError, Reader};
 use tempfile::NamedTempFile;
 
@@ -40,13 +41,10 @@ pub fn run(arguments: &Report, output: &mut Output) -> Result<CommandResult> {
         return chart(&timelines, arguments, output);
     };
     let mut destination = Destination::open(arguments, format)?;
-    let (Some(file), Some(timeline)) = (files.first(), timelines.first()) else {
-        return Ok(CommandResult::Done);
-    };
     let written = match format {
-        Format::Json => export::json(file, timeline, &mut destination.writer),
-        Format::Csv => export::csv(file, &mut destination.writer),
-        Format::GroupsCsv => groups_csv::csv(file, timeline, &mut destination.writer),
+        Format::Json => export::json(files, &timelines, &Environment::read(), &mut destination.writer),
+        Format::Csv => export::csv(files, &mut destination.writer),
+        Format::GroupsCsv => groups_csv::csv(files, &timelines, &mut destination.writer),
         Format::Html => destination.write(html::page(&timelines).map(String::into_bytes)),
         Format::Svg => destination.write(svg::svg(&timelines).map(String::into_bytes)),
         Format::Png => destination.write(svg::png(&timelines)),
@@ -54,8 +52,8 @@ pub fn run(arguments: &Report, output: &mut Output) -> Result<CommandResult> {
     destination.finish(written)
 }
 
-/// Whether a format is written from one recording, which is read twice.
-fn needs_one_regular_file(format: Option<Format>) -> bool {
+/// Whether a format is written from recordings that are read twice.
+fn needs_regular_files(format: Option<Format>) -> bool {
     matches!(format, Some(Format::Csv | Format::GroupsCsv | Format::Json))
 }
 
@@ -75,9 +73,6 @@ fn check_arguments(
             "--type is for the chart in the terminal: leave --format and --json out (json has all types)",
         );
     }
-    if needs_one_regular_file(format) && files.len() > 1 {
-        return refuse("--format csv, groups-csv and json take one recording: run report once per file");
-    }
     if let Some(document) = holders_document {
         let line =
             format!("{}: a holders document is reported alone: name no other file", document.display());
@@ -92,7 +87,7 @@ fn check_files(files: &[PathBuf], format: Option<Format>) -> Result<()> {
         std::fs::metadata(file).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
     };
     match files.iter().find(is_pipe) {
-        Some(pipe) if needs_one_regular_file(format) => Err(Failure(format!(
+        Some(pipe) if needs_regular_files(format) => Err(Failure(format!(
             "{}: csv, groups-csv and json read a recording twice, and a pipe can be read once; save it to a file first",
             pipe.display()
         ))),

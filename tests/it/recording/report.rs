@@ -92,9 +92,6 @@ fn files_that_are_no_recordings_are_refused_by_name() -> Outcome {
         strandline::run(&["report", "--format", "html", path])?.complains(3, &[path])?;
     }
     assert_eq!(strandline::run(&["report"])?.status, Some(2));
-    for format in ["json", "csv"] {
-        strandline::run(&["report", "--format", format, "a", "b"])?.complains(2, &["take one recording"])?;
-    }
     Ok(())
 }
 
@@ -113,8 +110,41 @@ fn several_recordings_are_overlaid() -> Outcome {
         assert!(ended.how() == 0 && !ended.stdout.is_empty(), "{format}: {}", ended.complaint());
     }
     assert_eq!(both(&[])?.how(), 0);
-    for format in ["csv", "json"] {
-        assert_eq!(both(&["--format", format])?.how(), 2, "{format}");
+    Ok(())
+}
+
+/// Scripts get every recording: JSON as the documents of each, CSV with a column that names them.
+#[test]
+fn several_recordings_are_written_for_scripts() -> Outcome {
+    let (one, other) = (Place::new()?, Place::new()?);
+    example(&one)?;
+    other.run(&["--ledger", "none"], &["true"])?;
+    let files = [one.file.display().to_string(), other.file.display().to_string()];
+    let written = |files: &[String], format: &str| -> Result<String> {
+        let files = files.iter().map(String::as_str);
+        let words: Vec<&str> = [program(), "report", "--format", format].into_iter().chain(files).collect();
+        let ended = finish(command(&words), b"")?;
+        if ended.how() == 0 { Ok(ended.text()) } else { Err(ended.complaint().into()) }
+    };
+    let both: Value = serde_json::from_str(&written(&files, "json")?)?;
+    assert_eq!(both["schema"], "strandline/reports/1");
+    assert!(both["version"].is_string() && both["environment"]["kernel"].is_string());
+    assert_eq!(both["recordings"], Value::Array(vec![report(&one.file)?, report(&other.file)?]));
+    for format in ["csv", "groups-csv"] {
+        let table = written(&files, format)?;
+        let mut lines = table.lines();
+        let head = lines.next().ok_or("no head")?;
+        let columns = head.strip_prefix("recording,").ok_or("no column recording")?;
+        let mut expected = Vec::new();
+        for file in &files {
+            let alone = written(std::slice::from_ref(file), format)?;
+            // Of `groups-csv` the columns are the rows of all recordings.
+            assert!(format == "groups-csv" || alone.starts_with(&format!("{columns}\n")), "{columns}");
+            expected.extend(alone.lines().skip(1).map(|line| format!("\"{file}\",{line}")));
+        }
+        let lines: Vec<&str> = lines.collect();
+        assert!(lines.len() == expected.len(), "{format}: {} lines, not {}", lines.len(), expected.len());
+        assert!(format == "groups-csv" || lines == expected, "{table}");
     }
     Ok(())
 }

@@ -4,10 +4,11 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde_json::{Value, json};
+use strandline_inspect::environment::Environment;
 use strandline_recording::{Column, ColumnValue, Error, Ledger, Mark, Moment, Reader, Record, Sample};
 
 use super::choice::{bytes_of, moment_kind, seconds_of};
@@ -15,8 +16,10 @@ use super::{Process, SampleCounts, Timeline, groups_json};
 use crate::json::{VERSION, environment, escape, nested_document};
 use crate::template::DrawError;
 
-/// The schema of the document.
+/// The schema of the document of one recording.
 pub const SCHEMA: &str = "strandline/report/1";
+/// The schema of the document of several recordings.
+const SEVERAL_SCHEMA: &str = "strandline/reports/1";
 /// The columns before those of the sample; `docs/schema.md` names all columns.
 const LEADING_COLUMNS: [&str; 3] = ["seconds", "pid", "process"];
 /// Limit on rows buffered for sorting by time between two heartbeats; intact recordings have far
@@ -133,23 +136,47 @@ fn write_pending(
     pending.drain(..).try_for_each(|row| write_row(&row, pids))
 }
 
-/// Writes the CSV table: samples, and marks with their names in the last column.
+/// The recordings of a table, with the column that names each: there is none for a single one.
+pub(super) struct Tables<'a> {
+    /// The head of that column; empty without it.
+    pub head: &'static str,
+    /// Paths of the recordings, and what begins each of their lines.
+    pub recordings: Vec<(&'a Path, String)>,
+}
+
+impl<'a> Tables<'a> {
+    pub(super) fn new(paths: &'a [PathBuf]) -> Self {
+        let names_each = paths.len() > 1;
+        let begin = |path: &Path| format!("{},", quoted(&path.to_string_lossy()));
+        let recording =
+            |path: &'a PathBuf| (path.as_path(), if names_each { begin(path) } else { String::new() });
+        let head = if names_each { "recording," } else { "" };
+        Self { head, recordings: paths.iter().map(recording).collect() }
+    }
+}
+
+/// Writes the CSV table: samples, and marks with their names in the last column. Of several
+/// recordings the first column is the path.
 ///
 /// # Errors
-/// The recording cannot be read, or the table cannot be written.
-pub fn csv(path: &Path, out: &mut dyn Write) -> Result<(), ExportError> {
+/// A recording cannot be read, or the table cannot be written.
+pub fn csv(paths: &[PathBuf], out: &mut dyn Write) -> Result<(), ExportError> {
     let mut out = BufWriter::new(out);
-    writeln!(out, "{},mark", columns().collect::<Vec<_>>().join(","))?;
-    for_each_row(path, &mut |row, pids| {
-        for figure in row.figures(pids) {
-            write_figure(&mut out, figure, "")?;
-            out.write_all(b",")?;
-        }
-        if let Some(name) = &row.mark {
-            out.write_all(quoted(name).as_bytes())?;
-        }
-        out.write_all(b"\n")
-    })?;
+    let tables = Tables::new(paths);
+    writeln!(out, "{}{},mark", tables.head, columns().collect::<Vec<_>>().join(","))?;
+    for (path, begin) in tables.recordings {
+        for_each_row(path, &mut |row, pids| {
+            out.write_all(begin.as_bytes())?;
+            for figure in row.figures(pids) {
+                write_figure(&mut out, figure, "")?;
+                out.write_all(b",")?;
+            }
+            if let Some(name) = &row.mark {
+                out.write_all(quoted(name).as_bytes())?;
+            }
+            out.write_all(b"\n")
+        })?;
+    }
     Ok(out.flush()?)
 }
 
@@ -161,32 +188,54 @@ pub(super) fn quoted(text: &str) -> String {
     format!("\"{guard}{}\"", text.replace('"', "\"\""))
 }
 
-/// Writes the document of the recording at `path`, from which `timeline` was read.
+/// Writes the document of the recordings at `paths`, from which `timelines` were read: of one its
+/// own, of several one that has those of all, made on `machine`.
 ///
 /// # Errors
 /// As [`csv`].
-pub fn json(path: &Path, timeline: &Timeline, out: &mut dyn Write) -> Result<(), ExportError> {
+pub fn json(
+    paths: &[PathBuf],
+    timelines: &[Timeline],
+    machine: &Environment,
+    out: &mut dyn Write,
+) -> Result<(), ExportError> {
     let mut out = BufWriter::new(out);
+    let is_several = paths.len() > 1;
+    if is_several {
+        write!(out, "{{\n  \"schema\": \"{SEVERAL_SCHEMA}\"")?;
+        write_field(&mut out, "version", &VERSION)?;
+        write_field(&mut out, "environment", machine)?;
+        out.write_all(b",\n  \"recordings\": [")?;
+    }
+    for (index, (path, timeline)) in paths.iter().zip(timelines).enumerate() {
+        out.write_all(if index == 0 { b"" } else { b"," })?;
+        recording_document(path, timeline, &mut out)?;
+    }
+    out.write_all(if is_several { b"]\n}\n" } else { b"\n" })?;
+    Ok(out.flush()?)
+}
+
+/// Writes the document of one recording.
+fn recording_document(path: &Path, timeline: &Timeline, out: &mut impl Write) -> Result<(), ExportError> {
     let header = &timeline.header;
     let last_ledger = timeline.ledgers.iter().rev().find(|ledger| ledger.process == 0);
     let last_explain = last_ledger.map(|ledger| &ledger.explain);
     write!(out, "{{\n  \"schema\": \"{SCHEMA}\"")?;
-    write_field(&mut out, "version", &VERSION)?;
-    write_field(&mut out, "environment", &environment(&header.environment, last_explain))?;
-    write_field(&mut out, "file", &timeline.name)?;
-    write_field(&mut out, "recording", &recording(timeline))?;
+    write_field(out, "version", &VERSION)?;
+    write_field(out, "environment", &environment(&header.environment, last_explain))?;
+    write_field(out, "file", &timeline.name)?;
+    write_field(out, "recording", &recording(timeline))?;
     let marks: Vec<Value> = timeline.marks.iter().map(mark).collect();
-    write_field(&mut out, "marks", &marks)?;
-    write_list(&mut out, "processes", timeline.processes.iter().map(process))?;
-    write_field(&mut out, "groups", &groups_json::groups(timeline))?;
-    write_field(&mut out, "exit", &exit(timeline))?;
-    write_field(&mut out, "cost", &cost(timeline))?;
-    write_field(&mut out, "caveats", &timeline.caveats)?;
-    write_list(&mut out, "ledgers", timeline.ledgers.iter().map(|ledger| ledger_entry(timeline, ledger)))?;
+    write_field(out, "marks", &marks)?;
+    write_list(out, "processes", timeline.processes.iter().map(process))?;
+    write_field(out, "groups", &groups_json::groups(timeline))?;
+    write_field(out, "exit", &exit(timeline))?;
+    write_field(out, "cost", &cost(timeline))?;
+    write_field(out, "caveats", &timeline.caveats)?;
+    write_list(out, "ledgers", timeline.ledgers.iter().map(|ledger| ledger_entry(timeline, ledger)))?;
     out.write_all(b",\n  \"samples\": ")?;
-    write_samples(path, &mut out)?;
-    out.write_all(b"\n}\n")?;
-    Ok(out.flush()?)
+    write_samples(path, out)?;
+    Ok(out.write_all(b"\n}")?)
 }
 
 /// Writes a field of the document that is not its first.

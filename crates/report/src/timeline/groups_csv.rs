@@ -1,45 +1,51 @@
-//! The control groups of a recording as a CSV table: a line per sample, a column per row.
+//! The control groups of recordings as a CSV table: a line per sample, a column per row.
 
 use std::collections::BTreeSet;
 use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::path::PathBuf;
 
 use strandline_recording::{GroupSample, OTHER_ROWS, Reader, Record};
 
 use super::Timeline;
 use super::choice::seconds_of;
-use super::export::{ExportError, quoted};
+use super::export::{ExportError, Tables, quoted};
 
 /// The columns before those of the rows.
 const LEADING_COLUMNS: &str =
     "seconds,group,path,current_bytes,working_set_bytes,reclaimable_bytes,swap_bytes,oom_kills";
 
-/// Writes the table of the recording at `path`, from which `timeline` was read.
+/// Writes the table of the recordings at `paths`, from which `timelines` were read. Of several
+/// recordings the first column is the path.
 ///
 /// # Errors
-/// The recording cannot be read, or the table cannot be written.
-pub fn csv(path: &Path, timeline: &Timeline, out: &mut dyn Write) -> Result<(), ExportError> {
+/// A recording cannot be read, or the table cannot be written.
+pub fn csv(paths: &[PathBuf], timelines: &[Timeline], out: &mut dyn Write) -> Result<(), ExportError> {
     let mut out = BufWriter::new(out);
-    let rows: BTreeSet<&str> =
-        timeline.groups.iter().flat_map(|group| &group.rows).map(String::as_str).collect();
-    out.write_all(LEADING_COLUMNS.as_bytes())?;
+    let tables = Tables::new(paths);
+    let groups = timelines.iter().flat_map(|timeline| &timeline.groups);
+    let rows: BTreeSet<&str> = groups.flat_map(|group| &group.rows).map(String::as_str).collect();
+    write!(out, "{}{LEADING_COLUMNS}", tables.head)?;
     for row in &rows {
         write!(out, ",{}", quoted(row))?;
     }
     writeln!(out)?;
-    let mut reader = Reader::open(path)?;
-    while let Some(record) = reader.next_record()? {
-        let Record::GroupSamples(block) = record else { continue };
-        let group = usize::try_from(block.group).ok().and_then(|number| timeline.groups.get(number));
-        let group_cells = format!("{},{}", block.group, quoted(group.map_or("", |group| &group.start.path)));
-        for sample in block.samples() {
-            write_sample(&sample, &group_cells, &rows, &mut out)?;
+    for ((path, begin), timeline) in tables.recordings.into_iter().zip(timelines) {
+        let mut reader = Reader::open(path)?;
+        while let Some(record) = reader.next_record()? {
+            let Record::GroupSamples(block) = record else { continue };
+            let group = usize::try_from(block.group).ok().and_then(|number| timeline.groups.get(number));
+            let path = quoted(group.map_or("", |group| &group.start.path));
+            let group_cells = format!("{},{path}", block.group);
+            for sample in block.samples() {
+                out.write_all(begin.as_bytes())?;
+                write_sample(&sample, &group_cells, &rows, &mut out)?;
+            }
         }
     }
     Ok(out.flush()?)
 }
 
-/// Writes the line of one sample; `group_cells` are the number and path of its group.
+/// Writes the cells of one sample; `group_cells` are the number and path of its group.
 fn write_sample(
     sample: &GroupSample,
     group_cells: &str,
