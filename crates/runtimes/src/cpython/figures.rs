@@ -22,8 +22,8 @@ const MAX_TYPES: usize = 1000;
 const MAX_PINNING_TYPES: usize = 10;
 
 /// Fills in the figures common to all runtimes, and CPython's own, named as in
-/// `sys._debugmallocstats`. Without arenas or heaps they stay unknown: objects are in malloc's blocks
-/// (PYTHONMALLOC=malloc), and which other blocks CPython uses is not known.
+/// `sys._debugmallocstats`. Without arenas or heaps they stay unknown: objects are in malloc's
+/// blocks (PYTHONMALLOC=malloc), and which other blocks CPython uses is not known.
 pub fn fill_in_facts(arena_sets: &[ArenaSet], sums: &Sums, release: &Release, reading: &mut Reading) {
     if !sums.doubts.is_empty() {
         return;
