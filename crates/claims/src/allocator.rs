@@ -115,6 +115,8 @@ pub struct Context<'a> {
     pub locked_mappings: &'a [AddressRange],
     /// The mappings with swapped-out pages, in address order.
     pub swapped_mappings: &'a [AddressRange],
+    /// Runs of swapped-out pages in a range, cut to it; `None` if only their mappings are known.
+    pub swapped: Option<FindPageRuns<'a>>,
     /// The mappings on reserved huge pages (hugetlb), in address order: they are no RSS and are not
     /// read.
     pub reserved_mappings: &'a [AddressRange],
@@ -156,6 +158,7 @@ impl<'a> Context<'a> {
             start_brk: None,
             locked_mappings: &[],
             swapped_mappings: &[],
+            swapped: None,
             reserved_mappings: &[],
             refinements: None,
             deadline: Instant::now() + Duration::from_secs(600),
@@ -182,6 +185,18 @@ impl Context<'_> {
     /// Bytes of resident anonymous pages in a range.
     pub fn resident_bytes(&self, range: impl Into<AddressRange>) -> u64 {
         self.resident_runs(range).into_iter().map(AddressRange::len).sum()
+    }
+
+    /// The swapped-out parts of a range; without page tables, all parts that are missing from
+    /// mappings with swapped-out pages.
+    pub fn swapped_parts(&self, range: impl Into<AddressRange>) -> RangeSet {
+        let range = range.into();
+        let of_mappings = range::overlapping(self.swapped_mappings, range);
+        let parts = of_mappings.iter().map(|mapping| mapping.intersection(range));
+        match self.swapped {
+            Some(swapped) => parts.flat_map(swapped).collect(),
+            None => parts.collect::<RangeSet>().without(&self.resident_runs(range).into_iter().collect()),
+        }
     }
 
     /// The pages of a claimed range, to be counted by an [`crate::accumulator::Accumulator`].

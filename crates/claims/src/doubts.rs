@@ -21,7 +21,7 @@ pub struct ReadProblems {
 
 impl ReadProblems {
     /// Notes an inconsistent structure at `at`, or one that describes that address; its `bytes` are
-    /// claimed as unread.
+    /// claimed as unread, or by nobody.
     pub fn note_damage(&mut self, at: u64, bytes: u64) {
         self.damages += 1;
         self.damaged_bytes = self.damaged_bytes.saturating_add(bytes);

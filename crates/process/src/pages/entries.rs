@@ -14,6 +14,7 @@ use strandline_sys::pagemap::{HUGE_FRAMES, ZeroFrames, entry, zero_frames};
 
 use super::{Builder, CountedKinds, PAGE_BYTES, kind, page_of};
 use crate::memory::words_in;
+use crate::range::{AddressRange, RangeSet};
 use crate::smaps::SmapsEntry;
 
 /// Maximum address space read entry by entry, for one [`super::Residency`] or for the ranges of one
@@ -154,6 +155,29 @@ fn check_size(ranges: &[Range<u64>]) -> io::Result<()> {
     Ok(())
 }
 
+/// Whether an entry is that of a page that is swapped out, or may be: its frame may be hidden.
+fn is_swapped(value: u64) -> bool {
+    let frame = value & entry::FRAME;
+    let is_missing = value & (entry::PRESENT | entry::FILE | entry::GUARD) == 0;
+    is_missing && value & entry::SWAPPED != 0 && frame & TYPE_MASK < FIRST_SPECIAL_TYPE
+}
+
+/// Runs of swapped-out pages in `range`, cut to it.
+///
+/// # Errors
+/// The kernel's, and `InvalidInput` if the range exceeds 1 TiB.
+pub fn swapped_runs(pagemap: &File, range: AddressRange) -> io::Result<RangeSet> {
+    check_size(&[range.into()])?;
+    let mut pages = Vec::new();
+    walk(pagemap, range.start, range.end, |at, value| {
+        if is_swapped(value) {
+            pages.push(AddressRange::sized(at, PAGE_BYTES).intersection(range));
+        }
+        true
+    })?;
+    Ok(pages.into_iter().collect())
+}
+
 /// Bytes of those resident pages in `ranges` that are mapped only once.
 ///
 /// # Errors
@@ -243,6 +267,10 @@ mod tests {
         assert_eq!(classify(swapped | entry::GUARD, ZERO), Page::None);
         assert_eq!(classify(swapped | entry::FILE, ZERO), Page::Resident(kind::MIGRATING));
         assert_eq!(classify(swapped, ZERO), Page::Undecided(moving), "frame hidden");
+        let marker = 31 | (4 << 5);
+        let others = [0, entry::PRESENT | 7, swapped | 28, swapped | marker, swapped | entry::FILE];
+        assert!(others.into_iter().all(|value| !is_swapped(value)));
+        assert!(is_swapped(swapped | (500 << 5)) && is_swapped(swapped));
         assert_eq!(classify(0, ZERO), Page::None);
     }
 

@@ -26,7 +26,7 @@ use std::ops::Range;
 
 use strandline_sys::pagemap::ZeroFrames;
 
-pub use self::entries::exclusive_bytes;
+pub use self::entries::{exclusive_bytes, swapped_runs};
 pub use self::scan::{MappingSummary, PartialScan, ScannedRegions, is_missing as is_scan_missing};
 
 use crate::range::{AddressRange, RangeSet};

@@ -10,6 +10,7 @@ use strandline_claims::caveat::Caveat;
 use strandline_claims::refinements::Refinements;
 use strandline_process::error::{Error, Result};
 use strandline_process::memory::Memory;
+use strandline_process::pages;
 use strandline_process::procfs::Process;
 use strandline_process::range::{AddressRange, RangeSet};
 use strandline_process::resident::Resident;
@@ -117,6 +118,11 @@ impl FrozenState {
         let reserved = self.mappings_with(|entry| entry.flags.is_hugetlb());
         let residency = &self.residency;
         let resident = |range: AddressRange| resident_runs(residency, range, true);
+        let pagemap = &self.pagemap;
+        let swapped_runs = |range: AddressRange| {
+            let runs = pages::swapped_runs(pagemap, range);
+            runs.map_or_else(|_| vec![range], |runs| runs.into_iter().collect())
+        };
         let mut all = HeapReadings::default();
         let resident_memory = Resident::new(memory, residency);
         for (reader_index, allocator) in read_plan.found.allocators.iter().enumerate() {
@@ -132,6 +138,7 @@ impl FrozenState {
                 start_brk: self.start_brk,
                 locked_mappings: &locked,
                 swapped_mappings: &swapped,
+                swapped: Some(&swapped_runs),
                 reserved_mappings: &reserved,
                 refinements: Some(&*refinements).filter(|refinements| !refinements.is_empty()),
                 deadline: pass.deadline,
