@@ -351,7 +351,7 @@ fn add_members(
 fn add_broken_caveat(broken_lists: &[u64], list_kind: &str, reading: &mut Reading) {
     if !broken_lists.is_empty() {
         let text = format!(
-            "{} of {list_kind} could not be followed to the end (damaged, or read during a change): the rest counts as in use",
+            "{} of {list_kind} could not be followed to the end (damaged, swapped out, or read during a change): the rest counts as in use",
             counted(broken_lists.len() as u64, "list")
         );
         reading.caveats.push(Caveat::new(LIST_BROKEN, format!("glibc, {list_kind}"), None, text));

@@ -118,6 +118,12 @@ impl<'a> Ranges<'a> {
         (address.is_multiple_of(ALIGNMENT) && pages.is_resident(address)).then_some(index)
     }
 
+    /// Whether the page of `address` is resident, in an arena.
+    fn is_resident(&self, address: u64) -> bool {
+        let index = self.0.partition_point(|range| range.pages.end() <= address);
+        self.0.get(index).is_some_and(|range| range.pages.is_resident(address))
+    }
+
     /// Whether a chunk may be at `address`.
     pub fn holds(&self, address: u64) -> bool {
         self.index_of(address).is_some()
@@ -148,6 +154,10 @@ pub fn follow(
         }
         count += 1;
         let link_address = element + list.link_offset;
+        // The link may be on the page behind that of the chunk's header.
+        if !ranges.is_resident(link_address) {
+            return false;
+        }
         let Some(link) = cache.word(link_address) else { return false };
         element = links.decode(link, link_address);
     }
@@ -187,6 +197,9 @@ pub fn detect_encoding(cache: &mut PageCache<'_>, ranges: &Ranges<'_>, lists: &[
             continue;
         }
         let link_address = list.head + list.link_offset;
+        if !ranges.is_resident(link_address) {
+            continue;
+        }
         let Some(link) = cache.word(link_address) else { continue };
         let is_valid = |target: u64| target == 0 || ranges.holds(target);
         valid_plain += u32::from(is_valid(LinkEncoding::Plain.decode(link, link_address)));

@@ -23,6 +23,8 @@ pub struct FrozenProcess {
     pub runs: Vec<(u64, u64)>,
     pub fs_bases: Vec<u64>,
     pub start_brk: Option<u64>,
+    /// The mappings with swapped-out pages.
+    pub swapped_mappings: Vec<AddressRange>,
     bytes_read: AtomicU64,
     calls: AtomicU64,
     absent_reads: AtomicU64,
@@ -50,6 +52,7 @@ impl FrozenProcess {
             maps,
             fs_bases: Vec::new(),
             start_brk: None,
+            swapped_mappings: Vec::new(),
             bytes_read: AtomicU64::new(0),
             calls: AtomicU64::new(0),
             absent_reads: AtomicU64::new(0),
@@ -91,6 +94,7 @@ impl FrozenProcess {
         let context = Context {
             fs_bases: &self.fs_bases,
             start_brk: self.start_brk,
+            swapped_mappings: &self.swapped_mappings,
             deadline,
             checks_free_lists: true,
             cell_bytes: Some(0x4000),

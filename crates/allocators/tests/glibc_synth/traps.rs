@@ -2,6 +2,7 @@
 //!
 //! Offsets are those of glibc 2.36, the version of all traps.
 
+use strandline_process::range::AddressRange;
 use strandline_synth::{Heap, Image, Recipe, Version, fabricate};
 
 use crate::adapter::{FrozenProcess, PAGE};
@@ -143,6 +144,56 @@ fn circles_in_lists() {
     let entry = entry.expect("the cache is not empty");
     heap.image.put_word(entry, disguise(entry, entry));
     assert!(!check_and_list_caveats(&heap).is_empty(), "thread cache");
+}
+
+/// Returns the links of the members of a list, which have plain addresses, without the last.
+fn links(heap: &Heap, head: u64, offset: u64) -> Vec<u64> {
+    let next = |member: &u64| Some(word(heap, member + offset)).filter(|&next| next != 0);
+    let members = std::iter::successors(Some(head).filter(|&head| head != 0), next);
+    members.filter(|member| next(member).is_some()).map(|member| member + offset).collect()
+}
+
+/// Reads `heap` without the page of `link`, which is swapped out.
+fn check_swapped_link(heap: &Heap, link: u64) {
+    let page = link - link % PAGE;
+    let mut subject = FrozenProcess::of(heap);
+    subject.evict(&[page], 0, 100);
+    subject.swapped_mappings = vec![AddressRange::sized(page, PAGE)];
+    let readings = subject.read(1);
+    assert_eq!(subject.absent_reads(), 0, "{link:#x}");
+    let mut codes = readings[0].caveats.iter().map(|caveat| caveat.code.as_str());
+    let is_caveat = codes.any(|code| code == "free_list_broken" || code == "glibc_cache_swapped");
+    assert!(is_caveat, "{link:#x}: {:?}", readings[0].caveats);
+}
+
+/// A link may begin the page behind that of its chunk's header.
+#[test]
+fn a_list_with_a_link_that_is_swapped_out_is_a_caveat_and_not_read() {
+    let mut found = [[0; 2]; 2];
+    let mut seeds = 0..200;
+    while found.as_flattened().contains(&0)
+        && let Some(seed) = seeds.next()
+    {
+        let heap = fabricate(&Recipe { chunks: 3000, ..Recipe::from_seed(Version::V2_31, seed) });
+        let cache = heap.threads.first().map(|thread| thread.tcache);
+        let bins = (0..10).map(|bin| (0, heap.main_arena + FASTBINS + 8 * bin, 16));
+        let of_cache =
+            cache.into_iter().flat_map(|cache| (0..64).map(move |bin| (1, cache + 128 + 8 * bin, 0)));
+        for (kind, list, offset) in bins.chain(of_cache) {
+            let links = links(&heap, word(&heap, list), offset);
+            let from_middle = links.get(1..).unwrap_or_default();
+            // The first page of a heap has its structures, too.
+            let other = |link: &&u64| *link % PAGE > 16 && *link % (64 << 20) > PAGE;
+            let starts_page = |link: &&u64| link.is_multiple_of(PAGE);
+            for (place, link) in
+                [from_middle.iter().find(other), links.iter().find(starts_page)].iter().enumerate()
+            {
+                link.iter().for_each(|link| check_swapped_link(&heap, **link));
+                found[kind][place] += usize::from(link.is_some());
+            }
+        }
+    }
+    assert!(!found.as_flattened().contains(&0), "{found:?}");
 }
 
 #[test]
