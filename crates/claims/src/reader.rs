@@ -28,6 +28,8 @@ pub struct ReaderInfo {
     pub rows: &'static [RowRef],
     /// For an allocator: the row of each class of its blocks.
     pub blocks: Option<&'static BlockRows>,
+    /// For an allocator: by how much the size of a block may exceed what was requested, as a clause.
+    pub block_sizes: &'static str,
     /// The remedies specific to it.
     pub remedies: &'static [Spec],
     /// What is not read of it, and why.
@@ -80,6 +82,7 @@ impl ReaderInfo {
         versions: "",
         rows: &[],
         blocks: None,
+        block_sizes: "",
         remedies: &[],
         not_read: "its structures; it has no reader yet",
         has_main_arena: false,

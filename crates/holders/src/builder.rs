@@ -65,6 +65,11 @@ impl Builder {
         }
     }
 
+    /// Whether it has no block.
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
     /// Adds all blocks of another builder.
     pub fn append(&mut self, other: Self) {
         // This builder's last piece stays last, so that it is filled further.

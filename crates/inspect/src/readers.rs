@@ -278,6 +278,7 @@ mod tests {
         for (about, is_read) in of_allocators.chain(of_runtimes) {
             assert_eq!(is_read, !about.versions.is_empty(), "{}", about.name);
             assert_eq!(is_read, !about.rows.is_empty(), "{}", about.name);
+            assert_eq!(about.blocks.is_some(), !about.block_sizes.is_empty(), "{}", about.name);
             if let Some(blocks) = about.blocks {
                 let BlockRows { live, header, metadata, cached, releasable, kept, pinned, mapped, unread } =
                     *blocks;

@@ -57,6 +57,7 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     versions: "2.31 to 2.43, 64 bits",
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
+    block_sizes: "glibc rounds up by 15 bytes at most, and to 24",
     remedies: &[
         CALL,
         Spec::next_start("trim_threshold", "glibc releases free memory at the end of its heap at once"),

@@ -47,6 +47,7 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     versions: "2024-12 to 2026-08, pages of 8 KiB",
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
+    block_sizes: "tcmalloc rounds up to its size classes, large blocks to its pages",
     remedies: &[Spec::advice(
         "google_tcmalloc_release",
         Effect::FreePages("google_tcmalloc"),

@@ -52,6 +52,7 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     versions: "1.6 to 1.9, 2.0.3 to 2.4, 3.0 to 3.4 without 3.0.1, CPython's, 64 bits",
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
+    block_sizes: "mimalloc rounds up to its size classes",
     remedies: &[CALL, Spec::next_start("mimalloc_purge_delay", "mimalloc releases free pages at once")],
     not_read: "secure and debugging builds (encoded lists, padding); by how many bytes an aligned block begins after the start of its slot",
     ..ReaderInfo::NONE

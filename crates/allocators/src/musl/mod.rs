@@ -38,6 +38,7 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     versions: "1.1.16 to 1.2.5 (mallocng and before), 64 bits",
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
+    block_sizes: "musl's older malloc rounds up by 31 bytes at most, large blocks to pages; mallocng does not",
     remedies: &[],
     not_read: "program data that the loader donates to malloc stays on program.data",
     ..ReaderInfo::NONE

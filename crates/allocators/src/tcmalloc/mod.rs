@@ -47,6 +47,7 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     versions: "gperftools 2.8 to 2.18, 64 bits, any of its page sizes",
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
+    block_sizes: "tcmalloc rounds up to its size classes, large blocks to its pages",
     remedies: &[CALL, Spec::next_start("tcmalloc_decommit", "tcmalloc releases free spans at once")],
     not_read: "the debugging build; gperftools before 2.8; its small memory model",
     ..ReaderInfo::NONE

@@ -59,6 +59,9 @@ pub struct Holders {
     /// Resident bytes of unreachable blocks by row, for the ledger.
     #[serde(skip)]
     pub leaked: Vec<Leaked>,
+    /// How the allocators with live blocks round sizes up: clauses.
+    #[serde(skip)]
+    pub block_sizes: Vec<&'static str>,
     /// The blocks that keep the most otherwise free pages, by type and root.
     #[serde(default)]
     pub keepers: Vec<Keeper>,

@@ -49,6 +49,7 @@ use self::vtables::VtableCollector;
 use crate::account::{Account, recognised};
 use crate::capture::{FrozenState, Options};
 use crate::ledger::rows;
+use crate::readers;
 
 /// Maximum number of roots, and of types, that are listed; the others are counted.
 const MAX_LISTED: usize = 1000;
@@ -116,8 +117,12 @@ impl Memory for ZeroFilled<'_> {
 /// Finds the holders of the blocks in `frozen`, and removes the blocks from it.
 pub(crate) fn find(process: &Process, frozen: &mut FrozenState, options: &Options<'_>) -> Holders {
     let mut builder = Builder::default();
+    let mut block_sizes = Vec::new();
     for reading in &mut frozen.allocator_readings {
         if let Some(blocks) = reading.refined.blocks.take() {
+            let about = readers::allocator(&reading.allocator.name).filter(|_| !blocks.is_empty());
+            let clause = about.map(|about| about.block_sizes).filter(|clause| !block_sizes.contains(clause));
+            block_sizes.extend(clause);
             builder.append(blocks);
         }
     }
@@ -129,6 +134,7 @@ pub(crate) fn find(process: &Process, frozen: &mut FrozenState, options: &Option
         pid: process.pid(),
         start_ticks: process.stat().ok().map(|stat| stat.start_ticks),
         taken_unix_seconds: now.map_or(0.0, |time| time.as_secs_f64()),
+        block_sizes,
         ..Holders::default()
     };
     if let Err(refused) = fill(&mut holders, builder, process, frozen, options) {

@@ -26,8 +26,6 @@ const MAX_ROOTS: usize = 10;
 const MAX_TYPES: usize = 8;
 /// Maximum number of rows of each table if there are also those of growth.
 const MAX_BESIDE_GROWTH: usize = 4;
-/// A note below a table with sizes of blocks.
-const BLOCK_SIZES: &str = "block sizes are as allocated: glibc rounds up by 15 bytes at most, and to 24";
 /// Spaces between two columns.
 const GAP: usize = 2;
 
@@ -52,8 +50,9 @@ pub fn holders(facts: &Holders, top: Option<usize>, surface: Surface) -> String 
         lines.push(String::new());
         lines.extend(table);
     }
-    if types.iter().flatten().any(|text| text.starts_with(OF_SIZE)) {
-        lines.extend(faint(&wrap(BLOCK_SIZES, surface.columns), surface));
+    if !facts.block_sizes.is_empty() && types.iter().flatten().any(|text| text.starts_with(OF_SIZE)) {
+        let note = format!("block sizes are as allocated: {}", facts.block_sizes.join("; "));
+        lines.extend(faint(&wrap(&note, surface.columns), surface));
     }
     lines.push(String::new());
     lines.extend(next_commands(&commands(facts), surface));
@@ -230,6 +229,18 @@ mod tests {
         let path = |columns| path_text(std::slice::from_ref(&linked), 1, columns);
         assert_eq!(path(40), "208,000 linked blocks of 104 bytes");
         assert_eq!(path(30), "208,000 blocks of 104 bytes");
+    }
+
+    #[test]
+    fn sizes_are_explained_by_the_allocators_that_have_blocks() {
+        use strandline_inspect::holders::facts::Type;
+        let named = Type { name: "4000-byte blocks".into(), bytes: 4000, instances: 1, ..Type::default() };
+        let mut facts = Holders { types: vec![named], ..Holders::default() };
+        let plain = Surface { columns: 80, has_colour: false };
+        assert!(!holders(&facts, None, plain).contains("as allocated"));
+        facts.block_sizes = vec!["one rounds up", "two does not"];
+        let text = holders(&facts, None, plain);
+        assert!(text.contains("block sizes are as allocated: one rounds up; two does not\n"), "{text}");
     }
 
     #[test]
