@@ -349,7 +349,7 @@ pub fn walk(
     let mut cache = PageCache::new(context.memory);
     let mut walk = Walk::default();
     let in_use: RangeSet = context.claimed_ranges.iter().chain(context.stacks).copied().collect();
-    let (mut cursor, mut deadline) = (0, DeadlineCheck::new(context));
+    let (mut cursor, mut follows_swapped, mut deadline) = (0, false, DeadlineCheck::new(context));
     for &Leaf { covered_start, address: leaf } in leaves {
         if context.deadline_passed() {
             walk.doubts.note_timeout(covered_start);
@@ -357,15 +357,16 @@ pub fn walk(
         }
         let page_of_entry = |at: u64| covered_start + (((at - leaf) / 8) << layout.page_shift);
         let leaf_range = AddressRange::sized(leaf, layout.leaf_bytes());
-        let note_unread = |part: AddressRange, cursor: u64, doubts: &mut ReadProblems| {
+        let note_swapped = |part: AddressRange, cursor: u64, doubts: &mut ReadProblems| {
             let covered = AddressRange::new(page_of_entry(part.start).max(cursor), page_of_entry(part.end));
-            note_unread(context, covered, &in_use, doubts);
+            note_swapped(context, covered, &in_use, doubts);
         };
-        let mut unread_parts = unread_parts(context, leaf_range).into_iter().peekable();
+        let mut swapped_parts = context.swapped_parts(leaf_range).into_iter().peekable();
         each_word(context, leaf_range, &mut |at, entry| {
             let page = page_of_entry(at);
-            while let Some(part) = unread_parts.next_if(|part| part.start < at) {
-                note_unread(part, cursor, &mut walk.doubts);
+            while let Some(part) = swapped_parts.next_if(|part| part.start < at) {
+                note_swapped(part, cursor, &mut walk.doubts);
+                follows_swapped = true;
             }
             // Most extents have an entry for their first and last page only, extents of small
             // blocks for every page.
@@ -378,13 +379,18 @@ pub fn walk(
                 return false;
             }
             match take(&mut cache, page, entry) {
-                Some(end) => cursor = end,
+                Some(end) => (cursor, follows_swapped) = (end, false),
+                // The entry of its first page is swapped out.
+                None if follows_swapped => walk.doubts.note_swapped(page, 0),
                 None => walk.doubts.note_damage(page, 0),
             }
             true
         });
         if !walk.doubts.timed_out() {
-            unread_parts.for_each(|part| note_unread(part, cursor, &mut walk.doubts));
+            for part in swapped_parts {
+                note_swapped(part, cursor, &mut walk.doubts);
+                follows_swapped = true;
+            }
         }
         walk.bytes_read += context.resident_bytes(leaf_range);
     }
@@ -392,19 +398,9 @@ pub fn walk(
     walk
 }
 
-/// Returns the pages of a leaf whose entries cannot be read: swapped out, or unreadable.
-fn unread_parts(context: &Context<'_>, leaf: AddressRange) -> RangeSet {
-    let is_unreadable = |page: &u64| context.memory.read(*page, &mut [0; 8]).is_err();
-    let resident_pages = context.resident_runs(leaf).into_iter().flat_map(AddressRange::pages);
-    let unreadable = resident_pages.filter(is_unreadable).map(|page| AddressRange::sized(page, PAGE_BYTES));
-    let mut parts = context.swapped_parts(leaf);
-    parts.add(unreadable);
-    parts
-}
-
 /// Notes that the extents in `range` are unknown, if it has memory outside `in_use` that an
 /// allocator could have mapped.
-fn note_unread(context: &Context<'_>, range: AddressRange, in_use: &RangeSet, doubts: &mut ReadProblems) {
+fn note_swapped(context: &Context<'_>, range: AddressRange, in_use: &RangeSet, doubts: &mut ReadProblems) {
     let mappings = context.space.mappings();
     let from_range = mappings.iter().skip(mappings.partition_point(|mapping| mapping.end <= range.start));
     let of_range = from_range.take_while(|mapping| mapping.start < range.end);
@@ -413,7 +409,7 @@ fn note_unread(context: &Context<'_>, range: AddressRange, in_use: &RangeSet, do
     let unknown = memory.without(in_use);
     if let Some(first) = unknown.first() {
         let bytes = unknown.iter().map(|part| context.resident_bytes(*part)).sum();
-        doubts.note_damage(first.start, bytes);
+        doubts.note_swapped(first.start, bytes);
     }
 }
 

@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use strandline_allocators::{google_tcmalloc, jemalloc, mimalloc, musl, tcmalloc};
-use strandline_claims::allocator::{Context, Reader, Reading, Readings};
+use strandline_claims::allocator::{Context, HazardCause, Reader, Reading, Readings};
 use strandline_claims::remedy::Action;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
@@ -21,27 +21,12 @@ use strandline_synth::{
 
 struct Target<'a> {
     image: &'a Image,
-    /// A resident page that cannot be read.
-    unreadable_page: Option<u64>,
     bytes_read: AtomicU64,
-}
-
-/// What cannot be read.
-#[derive(Clone, Copy)]
-enum Missing {
-    /// A page that is swapped out.
-    Swapped(u64),
-    /// A resident page.
-    Unreadable(u64),
 }
 
 impl Memory for Target<'_> {
     fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
-        let bytes_before = self.unreadable_page.filter(|page| address < page + 4096).map(|page| {
-            usize::try_from(page.saturating_sub(address)).unwrap_or(usize::MAX).min(buffer.len())
-        });
-        let readable_bytes = bytes_before.unwrap_or(buffer.len());
-        let read_length = self.image.read_some(address, &mut buffer[..readable_bytes]);
+        let read_length = self.image.read_some(address, buffer);
         self.bytes_read.fetch_add(read_length as u64, Ordering::Relaxed);
         read_length
     }
@@ -51,19 +36,14 @@ fn read(reader: &Reader, image: &Image, maps: &str) -> (Readings, u64) {
     read_part(reader, image, maps, None, &[])
 }
 
-/// Reads an image of which one page may be missing, with threads of these FS bases.
+/// Reads an image of which one page may be swapped out, with threads of these FS bases.
 fn read_part(
     reader: &Reader,
     image: &Image,
     maps: &str,
-    missing: Option<Missing>,
+    swapped_page: Option<u64>,
     fs_bases: &[u64],
 ) -> (Readings, u64) {
-    let (swapped_page, unreadable_page) = match missing {
-        Some(Missing::Swapped(page)) => (Some(page), None),
-        Some(Missing::Unreadable(page)) => (None, Some(page)),
-        None => (None, None),
-    };
     let (mut space, invalid_lines) = AddressSpace::parse(maps.as_bytes());
     assert_eq!(invalid_lines, 0, "{maps}");
     let mut spans = MemorySpans::default();
@@ -77,7 +57,7 @@ fn read_part(
     space.set_spans(spans);
     let runs = image.pages_without(|page| Some(page) == swapped_page);
     let resident = image.within(&runs);
-    let memory = Target { image: &resident, unreadable_page, bytes_read: AtomicU64::new(0) };
+    let memory = Target { image: &resident, bytes_read: AtomicU64::new(0) };
     let resident_runs = |range: AddressRange| {
         clipped(&runs, range.start, range.end).into_iter().map(AddressRange::from).collect()
     };
@@ -172,8 +152,7 @@ fn a_swapped_out_thread_cache_is_a_caveat() {
     assert!(image.map(start, 0x2000));
     maps += &format!("{start:x}-{end:x} rw-p 00000000 00:00 0\n");
     let codes = |swapped_page: Option<u64>| {
-        let missing = swapped_page.map(Missing::Swapped);
-        let ((readings, caveats), _) = read_part(&jemalloc::READER, &image, &maps, missing, &[end]);
+        let ((readings, caveats), _) = read_part(&jemalloc::READER, &image, &maps, swapped_page, &[end]);
         let of_readings = readings.into_iter().flat_map(|reading| reading.caveats);
         caveats.into_iter().chain(of_readings).map(|caveat| caveat.code).collect::<Vec<_>>()
     };
@@ -183,27 +162,25 @@ fn a_swapped_out_thread_cache_is_a_caveat() {
 
 /// A page of a leaf has the entries of 2 MiB, here of a full part of the heap.
 #[test]
-fn a_page_of_a_page_map_that_cannot_be_read_is_damage() {
+fn a_swapped_out_page_of_a_page_map_is_a_caveat() {
     const COVERED_BYTES: u64 = 2 << 20;
     for layout in 0..JEMALLOC_LAYOUTS {
         let HeapImage { image, maps, structure_ranges, .. } = fabricate_jemalloc(layout, 3);
         let (Some(&(leaf, _)), Some((heap, _))) = (structure_ranges.last(), image.ranges().last()) else {
             panic!("no leaf, or no heap")
         };
-        let page = leaf + 4096;
-        for missing in [Missing::Swapped(page), Missing::Unreadable(page)] {
-            let ((readings, _), _) = read_part(&jemalloc::READER, &image, &maps, Some(missing), &[]);
-            let [reading] = readings.as_slice() else { panic!("{} of them", readings.len()) };
-            let lost = AddressRange::sized(heap + COVERED_BYTES, COVERED_BYTES);
-            let claimed = reading.ranges().filter(|range| range.start >= heap);
-            let claimed: u64 = claimed.map(|range| range.intersection(lost).len()).sum();
-            let [caveat, ..] = reading.caveats.as_slice() else { panic!("layout {layout}: no caveat") };
-            assert_eq!(caveat.code, "jemalloc_damaged", "layout {layout}");
-            assert_eq!(caveat.bytes, Some(lost.len() - claimed), "layout {layout}");
-            assert_eq!(caveat.place, format!("{:#x}", lost.start + claimed), "layout {layout}");
-            assert!(reading.is_inconsistent && reading.allocator.live_bytes.is_none());
-            assert!(reading.call.as_ref().is_some_and(|call| call.doubt.is_some()));
-        }
+        let ((readings, _), _) = read_part(&jemalloc::READER, &image, &maps, Some(leaf + 4096), &[]);
+        let [reading] = readings.as_slice() else { panic!("{} of them", readings.len()) };
+        let lost = AddressRange::sized(heap + COVERED_BYTES, COVERED_BYTES);
+        let claimed = reading.ranges().filter(|range| range.start >= heap);
+        let claimed: u64 = claimed.map(|range| range.intersection(lost).len()).sum();
+        let [caveat] = reading.caveats.as_slice() else { panic!("{:?}", reading.caveats) };
+        assert_eq!(caveat.code, "heap_swapped", "layout {layout}");
+        assert_eq!(caveat.bytes, Some(lost.len() - claimed), "layout {layout}");
+        assert_eq!(caveat.place, format!("{:#x}", lost.start + claimed), "layout {layout}");
+        assert!(!reading.is_inconsistent && reading.allocator.live_bytes.is_none());
+        let hazard = reading.call.as_ref().and_then(|call| call.doubt.as_ref());
+        assert!(hazard.is_some_and(|hazard| hazard.cause == HazardCause::Swapped), "{hazard:?}");
     }
 }
 
