@@ -358,7 +358,8 @@ pub fn walk(
         let page_of_entry = |at: u64| covered_start + (((at - leaf) / 8) << layout.page_shift);
         let leaf_range = AddressRange::sized(leaf, layout.leaf_bytes());
         let note_swapped = |part: AddressRange, cursor: u64, doubts: &mut ReadProblems| {
-            let covered = AddressRange::new(page_of_entry(part.start).max(cursor), page_of_entry(part.end));
+            let end = page_of_entry(part.end);
+            let covered = AddressRange::new(page_of_entry(part.start).max(cursor).min(end), end);
             note_swapped(context, covered, &in_use, doubts);
         };
         let mut swapped_parts = context.swapped_parts(leaf_range).into_iter().peekable();
