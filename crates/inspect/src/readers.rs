@@ -275,10 +275,12 @@ mod tests {
     fn supported_readers_list_what_they_read() {
         let of_allocators = ALLOCATORS.iter().map(|entry| (entry.about, entry.reader.is_some()));
         let of_runtimes = RUNTIMES.iter().map(|entry| (entry.about, entry.reader.is_some()));
+        for (about, is_read) in of_allocators.clone() {
+            assert_eq!(is_read, !about.block_sizes.is_empty(), "{}", about.name);
+        }
         for (about, is_read) in of_allocators.chain(of_runtimes) {
             assert_eq!(is_read, !about.versions.is_empty(), "{}", about.name);
             assert_eq!(is_read, !about.rows.is_empty(), "{}", about.name);
-            assert_eq!(about.blocks.is_some(), !about.block_sizes.is_empty(), "{}", about.name);
             if let Some(blocks) = about.blocks {
                 let BlockRows { live, header, metadata, cached, releasable, kept, pinned, mapped, unread } =
                     *blocks;

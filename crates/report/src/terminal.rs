@@ -27,6 +27,8 @@ const SIZE_COLUMNS: usize = 10;
 const SHARE_COLUMNS: usize = 5;
 /// Maximum width of the id of a row.
 const MAX_ROW_ID_COLUMNS: usize = 24;
+/// Width of the indent of a command on lines of its own.
+const COMMAND_INDENT: usize = 7;
 /// Maximum width of the name of a remedy.
 const MAX_REMEDY_ID_COLUMNS: usize = 32;
 
@@ -126,23 +128,43 @@ pub fn releases(
     for (number, release) in releases.iter().enumerate() {
         let id = pad_right(&release.id, id_columns);
         let label = format!("  {id}  {}  ", pad_left(&release.predicted, predicted_columns));
-        let indent = " ".repeat(width(&label));
-        let how = wrap(&release.how, surface.columns.saturating_sub(width(&label)));
-        if number > 0 && how.len() > free_lines {
+        let release_lines = release_lines(&label, &release.how, surface);
+        if number > 0 && release_lines.len() > free_lines {
             hidden_count += 1;
             continue;
         }
-        free_lines = free_lines.saturating_sub(how.len());
-        lines.extend(how.iter().enumerate().map(|(index, line)| {
-            let start = if index == 0 { &label } else { &indent };
-            format!("{start}{}", surface.paint(Paint::Strong, line)).trim_end().to_owned()
-        }));
+        free_lines = free_lines.saturating_sub(release_lines.len());
+        lines.extend(release_lines);
     }
     if hidden_count > 0 {
         let remark = listed_by_verbose(hidden_count as u64);
         lines.push(format!("  {hidden_count} more       {remark}"));
     }
     lines
+}
+
+/// The lines of one release: its label, and its command, which a user pastes: no word is broken. If
+/// a word is too wide for the space beside the label, the command is on lines of its own.
+fn release_lines(label: &str, how: &str, surface: Surface) -> Vec<String> {
+    let is_beside = width(label) + widest_word(how) <= surface.columns;
+    let (mut lines, indent) = if is_beside {
+        (Vec::new(), width(label))
+    } else {
+        (vec![label.trim_end().to_owned()], COMMAND_INDENT)
+    };
+    let indent_text = " ".repeat(indent);
+    for (index, line) in
+        wrap(how, surface.columns.saturating_sub(indent).max(widest_word(how))).iter().enumerate()
+    {
+        let start = if index == 0 && is_beside { label } else { &indent_text };
+        lines.push(format!("{start}{}", surface.paint(Paint::Strong, line)).trim_end().to_owned());
+    }
+    lines
+}
+
+/// The width of the widest word.
+fn widest_word(text: &str) -> usize {
+    text.split(' ').map(width).max().unwrap_or(0)
 }
 
 /// The commands to type next, with the effect of each. A command is never cut; effects that would
@@ -228,7 +250,8 @@ fn remedies(view: &View, surface: Surface) -> Vec<String> {
         let label = format!("  {}. ", index + 1);
         lines.extend(hanging(&label, &format!("{}: {}", remedy.id, remedy.effect), surface.columns));
         if !remedy.how.is_empty() {
-            let how = hanging("       ", &remedy.how, surface.columns);
+            let columns = surface.columns.max(COMMAND_INDENT + widest_word(&remedy.how));
+            let how = hanging(&" ".repeat(COMMAND_INDENT), &remedy.how, columns);
             lines.extend(how.iter().map(|line| surface.paint(Paint::Strong, line)));
         }
         if !remedy.cost.is_empty() {
@@ -299,5 +322,19 @@ mod tests {
         let shortest = text(0);
         let shortest = shortest.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(starts(&shortest) == 1 && shortest.ends_with("4 more -v lists them"), "{shortest}");
+    }
+
+    #[test]
+    fn a_word_too_wide_beside_its_label_is_not_broken() {
+        let wide = "JAVA_TOOL_OPTIONS='-XX:+UnlockExperimentalVMOptions";
+        let release = Release {
+            id: "jvm_shenandoah_uncommit".to_owned(),
+            predicted: "unknown".to_owned(),
+            how: format!("{wide} -XX:ShenandoahUncommitDelay=10000'"),
+        };
+        let surface = Surface { columns: 80, has_colour: false };
+        let lines = releases(&[release], 0, usize::MAX, surface);
+        assert!(lines.iter().any(|line| line.trim_start() == wide), "{lines:?}");
+        assert!(lines.iter().all(|line| width(line) <= 80), "{lines:?}");
     }
 }

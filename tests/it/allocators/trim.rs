@@ -1,8 +1,10 @@
 //! The predicted effect of `malloc_trim(0)`, compared with the subject's own call as counted by the
 //! kernel, and with `reclaim`: equal to the byte.
 
+use std::process::{Command, Stdio};
+
 use crate::support::mallinfo::{Case, SETTINGS, same, seeds};
-use crate::support::{Libc, Outcome, Subject, for_any, for_each, strandline, subject};
+use crate::support::{Folder, Libc, Outcome, Subject, for_any, for_each, here, skipped, strandline, subject};
 
 /// strandline predicts, and the subject trims itself.
 fn check_prediction(case: &Case) -> Outcome {
@@ -100,4 +102,32 @@ fn survivors_pin_their_pages() -> Outcome {
     let document = strandline::explain(subject.pid())?;
     assert!(strandline::row(&document, "glibc.free.pinned") > 10 << 20, "{}", document["rows"]);
     Ok(())
+}
+
+/// Without symbols in a static program the function cannot be found: no bytes are promised, and the
+/// advice is not to call `reclaim`.
+#[test]
+fn a_call_that_cannot_be_made_is_not_promised() -> Outcome {
+    let test = here!();
+    let folder = Folder::new("static")?;
+    let program = folder.0.join("fragmented");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/subjects/fragmented.c");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O1", "-static", "-s", "-pthread", source, "-ldl", "-o"]).arg(&program);
+    if !compiler.stderr(Stdio::null()).status()?.success() {
+        skipped(test, "no static C library");
+        return Ok(());
+    }
+    let subject = Subject::start_command(Command::new(&program))?;
+    subject.at_rest()?;
+    let document = strandline::explain(subject.pid())?;
+    assert!(strandline::row(&document, "glibc.free.trim") > 30 << 20, "{}", document["rows"]);
+    let remedies = document["remedies"].as_array().ok_or("no remedies")?;
+    let trim = remedies.iter().find(|remedy| remedy["id"] == "malloc_trim").ok_or("not listed")?;
+    let how = trim["how"].as_str().ok_or("no text")?;
+    assert!(trim["predicted_bytes"].is_null() && how.contains("no symbol malloc_trim"), "{trim}");
+    let headline = document["verdict"]["headline"].as_str().ok_or("no headline")?;
+    assert!(headline.contains("free heap") && !headline.contains("malloc_trim"), "{headline}");
+    let refused = strandline::run(&["reclaim", &subject.pid_text()])?;
+    refused.complains(3, &["no symbol malloc_trim to call"])
 }

@@ -49,7 +49,7 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     versions: "5.0 to 5.3, 64 bits, pages of 4 KiB",
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
-    block_sizes: "jemalloc rounds up to its size classes, by less than a quarter above 64",
+    block_sizes: "jemalloc rounds up to its size classes, by less than a quarter above 64 bytes",
     remedies: &[CALL, Spec::next_start("jemalloc_decay", "jemalloc releases free pages at once")],
     not_read: "other page sizes and size classes, 4.x",
     ..ReaderInfo::NONE

@@ -6,7 +6,7 @@ use crate::account::Account;
 use crate::capture::FrozenState;
 use crate::facts::{Allocator, Explanation, Remedy, RemedyKind, Row, Target, TargetKind};
 use crate::ledger::rows;
-use crate::remedy::{purge, zero_pages};
+use crate::remedy::{malloc_trim, purge, zero_pages};
 use crate::verdict::remedies::RemedyInputs;
 use crate::verdict::{self, VerdictInputs};
 use strandline_claims::allocator::CallPlan;
@@ -18,16 +18,23 @@ use strandline_process::procfs::Process;
 /// Leaks above RSS divided by this are mentioned in the verdict.
 const MIN_LEAKED_DIVISOR: u64 = 20;
 
-/// Removes the predictions of calls that `reclaim` would always refuse, and gives the reason.
+/// Why the effect of a call that `reclaim` always refuses is unknown.
+const IMPOSSIBLE_CALL: &str = "strandline cannot make this call";
+
+/// Removes the predictions of calls that `reclaim` would always refuse, and gives the reason in
+/// place of the command.
 fn refuse_calls(process: &Process, frozen: &mut FrozenState) {
     for reading in &mut frozen.allocator_readings {
-        let is_checked = |plan: &&CallPlan| plan.predicted_bytes > 0 && plan.libc_code.is_none();
-        let Some(plan) = reading.call.as_ref().filter(is_checked) else { continue };
+        let Some(plan) = reading.call.as_ref().filter(|plan| plan.predicted_bytes > 0) else { continue };
         let Some(remedy) = reading.remedies.iter_mut().find(|remedy| remedy.id == plan.spec.id) else {
             continue;
         };
-        if let Some(reason) = purge::permanent_objection(process, &frozen.address_space, plan) {
-            *remedy = std::mem::take(remedy).unknown_because(&reason);
+        let objection = match plan.libc_code {
+            Some(_) => malloc_trim::permanent_objection,
+            None => purge::permanent_objection,
+        };
+        if let Some(reason) = objection(process, &frozen.address_space, plan) {
+            *remedy = Remedy { how: reason, ..std::mem::take(remedy) }.unknown_because(IMPOSSIBLE_CALL);
         }
     }
 }

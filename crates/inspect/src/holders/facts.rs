@@ -17,6 +17,9 @@ pub struct Holders {
     /// The path of its executable.
     #[serde(default)]
     pub executable: Option<String>,
+    /// Its command line; empty if it is not known.
+    #[serde(default)]
+    pub command: Vec<String>,
     /// When it started, in clock ticks after boot: distinguishes processes with the same pid.
     #[serde(default)]
     pub start_ticks: Option<u64>,

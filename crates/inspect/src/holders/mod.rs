@@ -82,6 +82,7 @@ pub(crate) fn complete(holders: &mut Holders, process: &Process, account: &mut A
     }
     leaked::split_rows(&mut account.rows, &holders.leaked);
     holders.executable = process.executable();
+    holders.command = process.command_line().unwrap_or_default();
     holders.rss_bytes = Some(account.kernel.rss_bytes);
     holders.unattributed_bytes = Some(rows::totals(&account.rows).unattributed);
     holders.cost = account.cost();

@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use super::call::{self, CallRequest, no_trampoline};
 use super::{Applied, Refusal, precheck};
-use strandline_claims::allocator::{Argument, CodeRanges};
+use strandline_claims::allocator::{Argument, CallPlan, CodeRanges};
 use strandline_process::call::code::CallSites;
 use strandline_process::call::inject;
 use strandline_process::elf::Object;
+use strandline_process::map::AddressSpace;
+use strandline_process::procfs::Process;
 use strandline_process::target::admission;
 
 /// The call, and conditions for it.
@@ -46,6 +48,26 @@ pub fn apply(pid: i32, request: &TrimRequest<'_>) -> Result<Applied, Refusal> {
 /// Checks whether process `pid` could call it now, without calling anything.
 pub fn check(pid: i32, request: &TrimRequest<'_>) -> Result<(), Refusal> {
     with_call(pid, request, &|call| call::check(pid, call))
+}
+
+/// Returns why the call can never be made in `process`, whatever its threads do; `None` if it can.
+pub fn permanent_objection(process: &Process, space: &AddressSpace, plan: &CallPlan) -> Option<String> {
+    let mapping = space.find(plan.object)?;
+    // A shared C library always exports the function.
+    let is_program = process.executable().is_some_and(|program| program == mapping.name);
+    let libc = is_program.then(|| Object::open(process, space, mapping).ok()).flatten()?;
+    find_function(&libc, plan).err()
+}
+
+/// Finds the function to call.
+///
+/// # Errors
+/// The reason why the call cannot be made.
+pub fn find_function(libc: &Object, plan: &CallPlan) -> Result<u64, String> {
+    libc.symbol_address(plan.function.name).ok_or_else(|| {
+        let (program, function) = (libc.name(), plan.function.name);
+        format!("{program} has no symbol {function} to call; restart it to give its memory back")
+    })
 }
 
 /// Passes the call to `act`, once the process and the function were checked.

@@ -533,16 +533,8 @@ fn trim<T>(
     act: fn(i32, &TrimRequest<'_>) -> std::result::Result<T, Refusal>,
 ) -> std::result::Result<T, String> {
     let libc = open_object(pid, plan.object)?;
-    let function = libc.symbol_address(plan.function.name);
-    let Some(function) = function else {
-        return Err(format!(
-            "{} has no function {} to call (a static binary); restart it to give its memory back",
-            libc.name(),
-            plan.function.name
-        ));
-    };
     let request = TrimRequest {
-        function,
+        function: malloc_trim::find_function(&libc, plan)?,
         libc: &libc,
         code,
         locks: plan.locks.clone(),

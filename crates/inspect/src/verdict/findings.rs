@@ -103,11 +103,13 @@ fn pinning_clause(inputs: &VerdictInputs<'_>) -> String {
     format!("beside {}", counted(inputs.pinning_blocks, thing))
 }
 
-/// Returns a clause on each call. A call that releases nothing is omitted, unless its allocator has
+/// Returns a clause on each call into an allocator. A call that releases nothing is omitted, unless its allocator has
 /// much free memory, or it is the only call and its allocator has most of the free memory.
 fn released_by_calls(view: &LedgerView<'_>) -> String {
-    let is_predicted_call =
-        |remedy: &&Remedy| remedy.kind == RemedyKind::Call && remedy.predicted_bytes.is_some();
+    let is_predicted_call = |remedy: &&Remedy| {
+        let is_call = remedy.kind == RemedyKind::Call && readers::frees_pages_of(&remedy.id).is_some();
+        is_call && remedy.predicted_bytes.is_some()
+    };
     let calls: Vec<&Remedy> = view.remedies.iter().filter(is_predicted_call).collect();
     let free_bytes = |remedy: &Remedy, classes: &[RowOfClass]| {
         let rows = readers::frees_pages_of(&remedy.id).and_then(|about| about.blocks);
@@ -137,7 +139,7 @@ fn fragmentation(view: &LedgerView<'_>) -> String {
     let live = class.live_blocks.saturating_add(class.cached_blocks);
     let used_percent = 100.0 * live as f64 / live.saturating_add(class.free_blocks).max(1) as f64;
     format!(
-        "; {} of it are free slots between {} blocks of {} bytes, {used_percent:.0} % used, which {name} releases only where a \
+        "; {} of the free heap are free slots between {} blocks of {} bytes, {used_percent:.0} % used, which {name} releases only where a \
          whole group of them is free",
         // Bytes of address space: the resident part is at most the resident free bytes.
         bytes(free(&class).min(bytes_of_classes(view, &[|rows| rows.kept, |rows| rows.pinned]))),

@@ -35,7 +35,7 @@ const SHORT_ROOT_HEAD: [Column; 4] = [figures("retained"), figures("blocks"), wo
 pub fn holders(facts: &Holders, top: Option<usize>, surface: Surface) -> String {
     let has_growth = facts.since.is_some();
     let limit = |max_rows: usize| top.unwrap_or(if has_growth { MAX_BESIDE_GROWTH } else { max_rows });
-    let name = own_name(&[], facts.executable.as_deref()).unwrap_or_else(|| "process".to_owned());
+    let name = own_name(&facts.command, facts.executable.as_deref()).unwrap_or_else(|| "process".to_owned());
     let live = format!("{} in {}", bytes(facts.live.bytes), counted(facts.live.blocks, "live block"));
     let mut lines = two_ends(&format!("{name}, pid {}", facts.pid), &live, surface);
     lines.push(String::new());
@@ -46,7 +46,10 @@ pub fn holders(facts: &Holders, top: Option<usize>, surface: Surface) -> String 
         lines.extend(growth(since, limit(MAX_BESIDE_GROWTH), None, surface));
     }
     let types = type_rows(facts, limit(MAX_TYPES));
-    for table in [roots(facts, limit(MAX_ROOTS), surface), lay_out(&TYPE_HEAD, &types, 0, surface.columns)] {
+    let roots = roots(facts, limit(MAX_ROOTS), surface);
+    let types_table = lay_out(&TYPE_HEAD, &types, 0, surface.columns);
+    // The head alone says nothing.
+    for table in [roots, types_table].into_iter().filter(|table| table.len() > 1) {
         lines.push(String::new());
         lines.extend(table);
     }

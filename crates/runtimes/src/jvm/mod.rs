@@ -57,7 +57,7 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     name: "jvm",
     title: "the Java virtual machine",
     evidence: Evidence {
-        files: &[FileName::Contains("libjvm", ".so")],
+        files: &[FileName::Exact("libjvm.so")],
         symbols: &["JNI_CreateJavaVM"],
         version: |clue| java_version(clue).or_else(|| version_in_file_name(clue.file)),
         ..Evidence::NONE
