@@ -1,24 +1,43 @@
 //! Delays the end of this process by SIGINT, SIGTERM or SIGHUP while it has something to remove
-//! first. A second such signal ends it at once.
+//! first. A later signal ends it at once, but not a repeat of the first: timeout(1) signals its
+//! child and then its group, and a supervisor may signal besides a terminal.
 
 use std::sync::Once;
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
+use crate::host::monotonic_time;
 use crate::signal::die_by;
 
 /// Signals by which a user or a supervisor ends a process.
 const ENDING_SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+/// Signals within this time after the first are repeats.
+const REPEAT_TIME: Duration = Duration::from_secs(1);
 /// Number of [`EndDelay`]s that exist.
 static DELAY_COUNT: AtomicUsize = AtomicUsize::new(0);
 /// The signal that arrived meanwhile; 0 if none has.
 static PENDING_SIGNAL: AtomicI32 = AtomicI32::new(0);
+/// When the first one arrived, in nanoseconds of the monotonic clock; 0 if none has.
+static FIRST_TIME: AtomicU64 = AtomicU64::new(0);
 /// Whether the handlers were installed.
 static HANDLER_SETUP: Once = Once::new();
 
 /// The handler of [`ENDING_SIGNALS`].
 extern "C" fn note_signal(signal: libc::c_int) {
-    if DELAY_COUNT.load(Ordering::SeqCst) == 0 || PENDING_SIGNAL.swap(signal, Ordering::SeqCst) != 0 {
+    if DELAY_COUNT.load(Ordering::SeqCst) == 0 {
         die_by(signal);
+    }
+    let now = (monotonic_time().as_nanos() as u64).max(1);
+    match FIRST_TIME.compare_exchange(0, now, Ordering::SeqCst, Ordering::SeqCst) {
+        Ok(_) => {
+            PENDING_SIGNAL.store(signal, Ordering::SeqCst);
+            // The last delay may have ended meanwhile, without seeing the signal.
+            if DELAY_COUNT.load(Ordering::SeqCst) == 0 {
+                die_by(signal);
+            }
+        }
+        Err(first) if now.saturating_sub(first) < REPEAT_TIME.as_nanos() as u64 => {}
+        Err(_) => die_by(signal),
     }
 }
 

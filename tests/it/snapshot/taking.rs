@@ -219,6 +219,14 @@ fn a_signal_that_ends_strandline_ends_its_snapshot_first() -> Outcome {
         let mut command = command(&["holders", "--json", &subject.pid_text()]);
         let mut reader = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         until_true("a snapshot", || !snapshots(pid).is_empty())?;
+        // timeout(1) signals its child, and then its group: the second signal ends nothing by itself.
+        strandline_sys::signal::send(reader.id().cast_signed(), signal)?;
+        let status = format!("/proc/{}/status", reader.id());
+        let is_pending = || {
+            let text = std::fs::read_to_string(&status).unwrap_or_default();
+            text.lines().any(|line| line.starts_with("ShdPnd:") && !line.ends_with("0000000000000000"))
+        };
+        until_true("the delivery", || !is_pending())?;
         strandline_sys::signal::send(reader.id().cast_signed(), signal)?;
         assert_eq!(reader.wait()?.signal(), Some(signal));
         assert_eq!(snapshots(pid), [], "after signal {signal}");

@@ -18,23 +18,22 @@ use strandline_process::procfs::Process;
 /// Leaks above RSS divided by this are mentioned in the verdict.
 const MIN_LEAKED_DIVISOR: u64 = 20;
 
-/// Why the effect of a call that `reclaim` always refuses is unknown.
-const IMPOSSIBLE_CALL: &str = "strandline cannot make this call";
-
-/// Removes the predictions of calls that `reclaim` would always refuse, and gives the reason in
-/// place of the command.
+/// Gives the reason in place of the command where `reclaim` would always refuse the call. The
+/// program itself can still call malloc_trim, so that its prediction stays.
 fn refuse_calls(process: &Process, frozen: &mut FrozenState) {
+    let space = &frozen.address_space;
     for reading in &mut frozen.allocator_readings {
         let Some(plan) = reading.call.as_ref().filter(|plan| plan.predicted_bytes > 0) else { continue };
         let Some(remedy) = reading.remedies.iter_mut().find(|remedy| remedy.id == plan.spec.id) else {
             continue;
         };
-        let objection = match plan.libc_code {
-            Some(_) => malloc_trim::permanent_objection,
-            None => purge::permanent_objection,
-        };
-        if let Some(reason) = objection(process, &frozen.address_space, plan) {
-            *remedy = Remedy { how: reason, ..std::mem::take(remedy) }.unknown_because(IMPOSSIBLE_CALL);
+        if plan.libc_code.is_some() {
+            if let Some(reason) = malloc_trim::permanent_objection(process, space, plan) {
+                remedy.kind = RemedyKind::Program;
+                remedy.how = format!("call {}(0) in the program: {reason}", plan.function.name);
+            }
+        } else if let Some(reason) = purge::permanent_objection(process, space, plan) {
+            *remedy = Remedy { how: reason.clone(), ..std::mem::take(remedy) }.unknown_because(&reason);
         }
     }
 }
