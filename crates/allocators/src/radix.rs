@@ -8,8 +8,7 @@
 use std::collections::HashSet;
 
 use crate::scan::{
-    DeadlineCheck, each_word, each_word_in_steps, each_word_in_time, is_mapped_memory, is_private_memory,
-    is_unclaimed,
+    DeadlineCheck, each_word, each_word_in_steps, is_mapped_memory, is_private_memory, is_unclaimed,
 };
 use strandline_claims::allocator::Context;
 use strandline_claims::caveat::Caveat;
@@ -81,19 +80,6 @@ pub struct FoundHeaps<Heap> {
 }
 
 impl<Heap> FoundHeaps<Heap> {
-    /// If the deadline has passed, adds a caveat that the file `file_name`, where no size classes
-    /// were found, was not searched completely; one for all files.
-    pub fn add_unsearched(&mut self, context: &Context<'_>, about: &ReaderInfo, file_name: &str) {
-        let code = format!("{}_too_slow", about.name);
-        if context.deadline_passed() && self.caveats.iter().all(|caveat| caveat.code != code) {
-            let text = format!(
-                "not all static data was searched for {} in the time that a target may be stopped",
-                about.title
-            );
-            self.caveats.push(Caveat::new(&code, file_name, None, text));
-        }
-    }
-
     /// Adds a caveat on the allocator in the file `file_name`: its size classes were found, but not
     /// its page map.
     pub fn add_unread(&mut self, context: &Context<'_>, about: &ReaderInfo, file_name: &str) {
@@ -115,7 +101,7 @@ impl<Heap> FoundHeaps<Heap> {
 pub fn large_data(space: &AddressSpace, min_bytes: u64) -> Vec<StaticData<'_>> {
     let mut static_data = Vec::new();
     for group in modules::file_groups(space) {
-        if let Some(range) = modules::data(space, &group).filter(|data| data.len() > min_bytes) {
+        if let Some(range) = modules::data(&group).filter(|data| data.len() > min_bytes) {
             static_data.push(StaticData { range, object: group[0] });
         }
     }
@@ -140,18 +126,10 @@ pub struct Leaf {
     pub address: u64,
 }
 
-/// Words that may be entries of a root.
-pub struct RootCandidates {
-    /// The words.
-    pub words: Vec<StaticWord>,
-    /// Whether the deadline passed before all static data was searched.
-    pub is_late: bool,
-}
-
 /// Returns the words that may be entries of a root. A root is mostly 0, with one run of entries per
 /// used part of the address space: only words at an end of a run qualify. Candidates
-/// beyond `MAX_ROOT_CANDIDATES` and after the deadline are left out.
-pub fn root_candidates(context: &Context<'_>, data: &StaticData<'_>, alignment: u64) -> RootCandidates {
+/// beyond `MAX_ROOT_CANDIDATES` are left out.
+pub fn root_candidates(context: &Context<'_>, data: &StaticData<'_>, alignment: u64) -> Vec<StaticWord> {
     let mut candidates = Vec::new();
     let (mut previous, mut follows_gap) = (None::<StaticWord>, true);
     let mut take = |word: StaticWord, is_edge: bool| {
@@ -161,7 +139,7 @@ pub fn root_candidates(context: &Context<'_>, data: &StaticData<'_>, alignment: 
         }
         candidates.len() < MAX_ROOT_CANDIDATES
     };
-    let is_late = each_word_in_time(context, data.range, &mut |address, value| {
+    each_word(context, data.range, &mut |address, value| {
         let is_gap = previous.is_none_or(|word| address - word.address > GAP_BYTES);
         let continues = previous.is_none_or(|word| take(word, follows_gap || is_gap));
         (previous, follows_gap) = (Some(StaticWord { address, value }), is_gap);
@@ -170,7 +148,7 @@ pub fn root_candidates(context: &Context<'_>, data: &StaticData<'_>, alignment: 
     if let Some(last) = previous {
         take(last, true);
     }
-    RootCandidates { words: candidates, is_late }
+    candidates
 }
 
 /// Returns the first table of size classes in `data` that `read` accepts. A candidate begins with
@@ -181,7 +159,7 @@ pub fn size_table<T>(
     read: &mut dyn FnMut(u64) -> Option<T>,
 ) -> Option<T> {
     let mut candidates = Vec::new();
-    each_word_in_time(context, data.range, &mut |at, word| {
+    each_word(context, data.range, &mut |at, word| {
         candidates.extend(match (word as u32, word >> 32) {
             // The first two sizes after the 0 share a word, so the 0 is 32 bits before it.
             (8, 16) | (16, 32) => at.checked_sub(4),

@@ -49,16 +49,6 @@ pub fn each_word(
     each_word_in_steps(context, range, words::READ_BYTES, take);
 }
 
-/// Like [`each_word`], until the deadline, for static data: that of a program has any size. Returns
-/// whether the deadline passed before the end.
-pub fn each_word_in_time(
-    context: &Context<'_>,
-    range: impl Into<AddressRange>,
-    take: &mut dyn FnMut(u64, u64) -> bool,
-) -> bool {
-    words::each_word_until(context.memory, context.resident_runs(range), context.deadline, take).is_late
-}
-
 /// Like [`each_word`], but reads `bytes_per_read` at a time (few if the first words mostly suffice)
 /// and returns the number of bytes read.
 pub fn each_word_in_steps(

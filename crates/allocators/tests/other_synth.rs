@@ -9,8 +9,6 @@ use strandline_claims::allocator::{Context, HazardCause, Reader, Reading, Readin
 use strandline_claims::remedy::Action;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
-use strandline_process::memory_spans::MemorySpans;
-use strandline_process::modules;
 use strandline_process::procfs::Process;
 use strandline_process::range::AddressRange;
 use strandline_synth::{
@@ -44,17 +42,8 @@ fn read_part(
     swapped_page: Option<u64>,
     fs_bases: &[u64],
 ) -> (Readings, u64) {
-    let (mut space, invalid_lines) = AddressSpace::parse(maps.as_bytes());
+    let (space, invalid_lines) = AddressSpace::parse(maps.as_bytes());
     assert_eq!(invalid_lines, 0, "{maps}");
-    let mut spans = MemorySpans::default();
-    for group in modules::file_groups(&space) {
-        let mut end = group[0].end;
-        while let Some(next) = space.find(end) {
-            end = next.end;
-        }
-        spans.set(group[0], end - group[0].start);
-    }
-    space.set_spans(spans);
     let runs = image.pages_without(|page| Some(page) == swapped_page);
     let resident = image.within(&runs);
     let memory = Target { image: &resident, bytes_read: AtomicU64::new(0) };
@@ -114,33 +103,6 @@ fn a_jemalloc_has_the_built_figures() {
             assert_eq!(reported.own["stats.active"], expected.active_bytes);
             assert_eq!(reading.call.as_ref().unwrap().predicted_bytes, expected.releasable_bytes);
         }
-    }
-}
-
-/// The allocator's own data follows 100 MiB of a program's.
-#[test]
-fn an_allocator_is_found_behind_much_static_data() {
-    const DATA_BYTES: u64 = 100 << 20;
-    let heaps = [
-        (&jemalloc::READER, fabricate_jemalloc(0, 1)),
-        (&tcmalloc::READER, fabricate_tcmalloc(1)),
-        (&google_tcmalloc::READER, fabricate_google_tcmalloc(0, 1)),
-        (&mimalloc::READER, fabricate_mimalloc(0, 1)),
-        (&mimalloc::READER, fabricate_mimalloc(5, 1)),
-    ];
-    for (reader, built) in heaps {
-        let Some(line) = built.maps.lines().find(|line| line.contains('/')) else { panic!("no file") };
-        let [range, permissions, _, device, node, name] = line.split_whitespace().collect::<Vec<_>>()[..]
-        else {
-            panic!("{line}")
-        };
-        let (start, _) = range.split_once('-').unwrap();
-        let program_start = u64::from_str_radix(start, 16).unwrap() - DATA_BYTES;
-        let program = format!("{program_start:x}-{start} {permissions} 00000000 {device} {node} {name}");
-        let maps = built.maps.replace(line, &format!("{program}\n{line}"));
-        let ((readings, _), _) = read(reader, &built.image, &maps);
-        let [reading] = readings.as_slice() else { panic!("{name}: {} readings", readings.len()) };
-        assert_eq!(reading.allocator.live_bytes, Some(built.expected.live_bytes), "{name}");
     }
 }
 

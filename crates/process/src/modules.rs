@@ -11,8 +11,7 @@ use crate::range::AddressRange;
 /// each. What a later one contains is not recognised, so that its memory is on the rows of its
 /// allocator or mapping.
 const MAX_FILES: usize = 8192;
-/// Maximum bytes that count as static data of a program or library of unknown length: what follows
-/// it may be an allocator's.
+/// Maximum bytes of static data per program or library; what is beyond is not searched.
 const MAX_DATA_BYTES: u64 = 64 << 20;
 
 /// A mapped program or library.
@@ -29,7 +28,7 @@ pub fn all(space: &AddressSpace) -> Vec<Module<'_>> {
     let mut modules = Vec::new();
     for mappings in file_groups(space) {
         let code = mappings.iter().copied().find(|mapping| mapping.permissions.execute);
-        let Some((code, static_data)) = code.zip(data(space, &mappings)) else { continue };
+        let Some((code, static_data)) = code.zip(data(&mappings)) else { continue };
         if seen_files.len() < MAX_FILES && seen_files.insert(code.file_id()) {
             modules.push(Module { code, data: static_data });
         }
@@ -47,18 +46,10 @@ pub fn exporting<'a>(
 }
 
 /// The static data of a program or library; `None` if nothing is writable.
-pub fn data(space: &AddressSpace, mappings: &[&Mapping]) -> Option<AddressRange> {
+pub fn data(mappings: &[&Mapping]) -> Option<AddressRange> {
     let start = mappings.iter().find(|mapping| mapping.permissions.write)?.start;
-    let end = mappings.last()?.end.min(start.saturating_add(max_data_bytes(space, mappings)));
+    let end = mappings.last()?.end.min(start.saturating_add(MAX_DATA_BYTES));
     Some(AddressRange::new(start, end))
-}
-
-/// The maximum bytes of static data of a program or library. Where its end is known there is none:
-/// whoever searches it reads resident pages only, until the deadline.
-pub fn max_data_bytes(space: &AddressSpace, mappings: &[&Mapping]) -> u64 {
-    let has_known_end = mappings.first().is_some_and(|first| space.spans().end(first).is_some());
-    let is_all_file = mappings.iter().all(|mapping| mapping.has_file());
-    if has_known_end || is_all_file { u64::MAX } else { MAX_DATA_BYTES }
 }
 
 /// Groups consecutive mappings of one file, with its bss: the anonymous mapping that follows those
@@ -128,18 +119,6 @@ mod tests {
         let modules = all(&space);
         assert_eq!(modules.len(), 1);
         (modules[0].data.end - START, group.last().unwrap().end - START)
-    }
-
-    #[test]
-    fn static_data_of_known_length_has_any_size() {
-        let bss = AddressRange::sized(START + 0x2000, 1 << 30);
-        let lines = String::from_utf8_lossy(MAPS).replace("7f0000009000", &format!("{:x}", bss.end));
-        let (mut space, _) = AddressSpace::parse(lines.as_bytes());
-        assert_eq!(all(&space)[0].data.len(), MAX_DATA_BYTES);
-        let mut spans = MemorySpans::default();
-        spans.set(&space.mappings()[0], bss.end - START);
-        space.set_spans(spans);
-        assert_eq!(all(&space)[0].data.end, bss.end);
     }
 
     #[test]

@@ -22,6 +22,8 @@ use strandline_process::modules;
 use strandline_process::page_cache::PageCache;
 use strandline_process::range::AddressRange;
 
+/// Memory that follows static data is added to it up to this size.
+const MAX_DATA_BYTES: u64 = 64 << 20;
 /// Leaves tried per node candidate: a leaf with large blocks only does not identify itself.
 const MAX_LEAVES_TRIED: usize = 1 << 10;
 /// Maximum bytes of leaf and node candidates that are read.
@@ -84,15 +86,14 @@ pub fn is_possible(space: &AddressSpace) -> bool {
 fn large_data(space: &AddressSpace) -> Vec<StaticData<'_>> {
     let mut static_data = Vec::new();
     for group in modules::file_groups(space) {
-        let Some(mut range) = modules::data(space, &group) else { continue };
+        let Some(mut range) = modules::data(&group) else { continue };
         let end = space.spans().end(group[0]).unwrap_or(u64::MAX);
-        let max_bytes = modules::max_data_bytes(space, &group);
         while let Some(next) = space.find(range.end)
             && next.start == range.end
             && next.start < end
             && next.name.is_empty()
             && is_mapped_memory(next)
-            && next.end - range.start <= max_bytes
+            && next.end - range.start <= MAX_DATA_BYTES
         {
             range.end = next.end.min(end);
         }
@@ -107,10 +108,7 @@ fn large_data(space: &AddressSpace) -> Vec<StaticData<'_>> {
 pub fn find(context: &Context<'_>) -> FoundHeaps<Heap> {
     let mut found_heaps = FoundHeaps { heaps: Vec::new(), caveats: Vec::new() };
     for data in large_data(context.space) {
-        let Some(classes) = find_classes(context, &data) else {
-            found_heaps.add_unsearched(context, &ABOUT, &data.object.name);
-            continue;
-        };
+        let Some(classes) = find_classes(context, &data) else { continue };
         let Some(PageMap { map_layout, root }) = find_page_map(context, &data, &classes) else {
             found_heaps.add_unread(context, &ABOUT, &data.object.name);
             continue;
@@ -155,7 +153,7 @@ fn find_page_map(context: &Context<'_>, data: &StaticData<'_>, classes: &Classes
     let mut tried = HashSet::new();
     let mut finder =
         Finder { context, classes, cache: PageCache::new(context.memory), remaining_bytes: MAX_TRIED_BYTES };
-    for StaticWord { address, value: word } in radix::root_candidates(context, data, 8).words {
+    for StaticWord { address, value: word } in radix::root_candidates(context, data, 8) {
         if finder.remaining_bytes == 0 || context.deadline_passed() {
             return None;
         }

@@ -27,7 +27,6 @@ use crate::parallel::Claimed;
 use crate::radix::{FoundHeaps, UnclaimedMemory};
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{self, Context, FoundAllocator, Reading, Readings, read_each};
-use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::Remedy;
 use strandline_claims::reader::{Evidence, ReaderInfo};
 use strandline_claims::remedy::{Effect, Spec};
@@ -127,11 +126,6 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     reading.bytes_read = bytes_read.into_iter().sum();
     doubts.add_caveats(&mut reading.caveats, &ABOUT, "spans and huge pages", &heap.name);
     reading.is_inconsistent = doubts.damages > 0;
-    if let Some(at) = heap.statics.first_left_out {
-        let text = "static data is larger than strandline copies: objects in caches found only from there count as in use";
-        let caveat = Caveat::new("google_tcmalloc_left_out", format!("{at:#x}"), None, text);
-        reading.caveats.push(caveat);
-    }
     // After the deadline neither caches nor spans were read completely.
     if !doubts.timed_out() {
         let unmatched_caches = UnmatchedCaches {

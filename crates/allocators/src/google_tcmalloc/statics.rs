@@ -14,8 +14,6 @@ const MAX_BYTES: usize = 64 << 20;
 #[derive(Default)]
 pub struct Statics {
     runs: Vec<CopiedRun>,
-    /// Address of the first resident word that was left out, after [`MAX_BYTES`] of others.
-    pub first_left_out: Option<u64>,
     /// Bytes read from the target.
     pub bytes_read: u64,
 }
@@ -33,9 +31,6 @@ impl Statics {
         let mut remaining_bytes = MAX_BYTES;
         for run in context.resident_runs(range) {
             let mut bytes = vec![0; (run.len() as usize).min(remaining_bytes)];
-            if bytes.len() < run.len() as usize {
-                statics.first_left_out.get_or_insert(run.start + bytes.len() as u64);
-            }
             let read_length = context.memory.read_some(run.start, &mut bytes);
             bytes.truncate(read_length & !7);
             remaining_bytes -= bytes.len();

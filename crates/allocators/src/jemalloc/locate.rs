@@ -42,8 +42,8 @@ pub fn find(context: &Context<'_>) -> FoundHeaps<PageMap> {
     for data in radix::large_data(context.space, MIN_DATA_BYTES) {
         let candidates = radix::root_candidates(context, &data, PAGE_MAP_LAYOUT.leaf_alignment);
         let FoundRoots { roots, is_late } =
-            radix::roots(context, &data, &candidates.words, PAGE_MAP_LAYOUT, &extent_of_entry);
-        if is_late || candidates.is_late {
+            radix::roots(context, &data, &candidates, PAGE_MAP_LAYOUT, &extent_of_entry);
+        if is_late {
             first_late_file.get_or_insert(&data.object.name);
         }
         for root in roots {

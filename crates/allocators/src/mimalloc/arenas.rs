@@ -16,8 +16,7 @@ use super::options;
 use super::parts::{Heap, Part, PartKind, RunPurgedArena, ThreadDataBytes};
 use crate::radix::{self, Leaf, StaticData, UnclaimedMemory};
 use crate::scan::{
-    each_word, each_word_in_steps, each_word_in_time, is_mapped_memory, is_private_memory, is_resident,
-    read_words,
+    each_word, each_word_in_steps, is_mapped_memory, is_private_memory, is_resident, read_words,
 };
 use strandline_claims::allocator::Context;
 use strandline_process::page_cache::PageCache;
@@ -96,7 +95,7 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
 /// Returns the words of static data that point to mapped memory.
 fn pointers_to_mapped_memory(context: &Context<'_>, data: &StaticData<'_>) -> Vec<u64> {
     let mut pointers = BTreeSet::new();
-    each_word_in_time(context, data.range, &mut |_, word| {
+    each_word(context, data.range, &mut |_, word| {
         if word.is_multiple_of(PAGE_BYTES) && context.space.find(word).is_some_and(is_mapped_memory) {
             pointers.insert(word);
         }

@@ -4,7 +4,7 @@
 use super::arena_layout::WORD_SLICES;
 use super::layout::SLICE_BYTES;
 use crate::radix::StaticData;
-use crate::scan::{DeadlineCheck, each_word_in_time};
+use crate::scan::{DeadlineCheck, each_word};
 use strandline_claims::allocator::Context;
 use strandline_process::host;
 use strandline_process::memory::word_at;
@@ -69,7 +69,7 @@ fn values(context: &Context<'_>, data: &StaticData<'_>) -> Option<Vec<i64>> {
     // The last entry that every table has: small indexes are common words.
     let last = MIN_ENTRIES as u64 - 1;
     let mut deadline = DeadlineCheck::new(context);
-    each_word_in_time(context, data.range, &mut |at, word| {
+    each_word(context, data.range, &mut |at, word| {
         if word >> 32 == last && word & u64::from(u32::MAX) <= MAX_STATE {
             let table = at.checked_sub(STATE as u64 + last * ENTRY_BYTES as u64);
             values = table.and_then(|table| values_at(context, table));

@@ -10,7 +10,7 @@ use super::parts::{ArenaPurge, CollectRules, Heap, Part, PartKind, UnreadHeaps, 
 use super::segment::{Candidate, Structures, may_be_segment, segment_bytes};
 use super::segment_layout::{ALIGNMENT, HEADER_BYTES, SEGMENTS, SegmentLayout};
 use crate::radix::UnclaimedMemory;
-use crate::scan::{each_word_in_time, is_mapped_memory};
+use crate::scan::{each_word, is_mapped_memory};
 use strandline_claims::allocator::Context;
 use strandline_process::host;
 use strandline_process::memory::word_at;
@@ -20,6 +20,8 @@ use strandline_process::range::{AddressRange, RangeSet};
 /// Maximum candidates for segments that are read: 1 TiB of the smallest. Of later ones only the
 /// resident bytes are counted, for a caveat.
 const MAX_SEGMENTS: usize = 1 << 18;
+/// Bytes searched for keys, per mapping of static data.
+const MAX_DATA_BYTES: u64 = 64 << 20;
 /// Maximum mimallocs of one process that are read; a caveat names the number of the others.
 const MAX_HEAPS: usize = 16;
 /// Maximum parts of a heap: at least 256 GiB of pages. With more, the next segment counts as
@@ -324,10 +326,12 @@ fn objects_with_keys(context: &Context<'_>, candidates: &[Candidate]) -> HashMap
     let keys: HashSet<u64> = candidates.iter().map(|candidate| candidate.key).collect();
     let mut objects = HashMap::new();
     for group in modules::file_groups(context.space) {
-        let max_bytes = modules::max_data_bytes(context.space, &group);
         for mapping in group.iter().filter(|mapping| mapping.permissions.write) {
-            let end = mapping.end.min(mapping.start.saturating_add(max_bytes));
-            each_word_in_time(context, (mapping.start, end), &mut |_, word| {
+            let end = mapping.end.min(mapping.start.saturating_add(MAX_DATA_BYTES));
+            if context.deadline_passed() {
+                break;
+            }
+            each_word(context, (mapping.start, end), &mut |_, word| {
                 if keys.contains(&word) {
                     let object = || Object { address: group[0].start, name: group[0].name.clone() };
                     objects.entry(word).or_insert_with(object);

@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 
 use super::layout::{AREA_NEXT, CONTEXT_LAYOUTS, Group, METAS_PER_AREA, PAGE_BYTES};
-use crate::scan::{DeadlineCheck, each_word_in_time, is_mapped_memory, is_resident};
+use crate::scan::{DeadlineCheck, each_word, is_mapped_memory, is_resident};
 use strandline_claims::allocator::Context;
 use strandline_claims::doubts::ReadProblems;
 use strandline_process::c_library::CLibrary;
@@ -15,6 +15,9 @@ use strandline_process::memory::{half_word_at, word_at};
 use strandline_process::modules;
 use strandline_process::range::AddressRange;
 
+/// Maximum static data searched per program or library: that of musl is a few KiB, but a static
+/// program's own may precede it.
+const MAX_DATA_BYTES: u64 = 64 << 20;
 /// Maximum areas followed, each with a hundred groups; with more, the list counts as damaged.
 const MAX_AREAS: usize = 1 << 18;
 /// Fewer bytes than any group has: the smallest, which `donate` makes, have 80. As no more groups
@@ -47,9 +50,9 @@ pub fn candidates(space: &AddressSpace) -> Vec<Vec<&Mapping>> {
     modules
 }
 
-/// Returns the writable mappings of a program or library, up to the maximum of static data.
-pub fn static_data(space: &AddressSpace, mappings: &[&Mapping]) -> Vec<AddressRange> {
-    let mut remaining_bytes = modules::max_data_bytes(space, mappings);
+/// Returns the writable mappings of a program or library, at most [`MAX_DATA_BYTES`].
+pub fn static_data(mappings: &[&Mapping]) -> Vec<AddressRange> {
+    let mut remaining_bytes = MAX_DATA_BYTES;
     let writable = mappings.iter().filter(|mapping| mapping.permissions.write);
     let range_of = |mapping: &&Mapping| {
         let range = AddressRange::sized(mapping.start, mapping.bytes().min(remaining_bytes));
@@ -84,7 +87,7 @@ pub struct SearchResult<T> {
 pub fn find(context: &Context<'_>) -> FoundStates<State> {
     let mut found_states = FoundStates { states: Vec::new(), first_late_file: None };
     for mappings in candidates(context.space) {
-        for range in static_data(context.space, &mappings) {
+        for range in static_data(&mappings) {
             let name = || mappings[0].name.clone();
             let SearchResult { hit: area, is_late } = first_area(context, range);
             found_states.states.extend(area.map(|area| read_state(context, name(), &area)));
@@ -107,7 +110,7 @@ struct FirstArea {
 fn first_area(context: &Context<'_>, range: AddressRange) -> SearchResult<FirstArea> {
     let mut result = SearchResult { hit: None, is_late: false };
     let mut deadline = DeadlineCheck::after_first_steps(context);
-    let is_late = each_word_in_time(context, range, &mut |at, area| {
+    each_word(context, range, &mut |at, area| {
         // Most words are not the address of a page.
         if !area.is_multiple_of(PAGE_BYTES) || !is_resident(context, area) {
             return true;
@@ -123,7 +126,6 @@ fn first_area(context: &Context<'_>, range: AddressRange) -> SearchResult<FirstA
         }
         result.hit.is_none()
     });
-    result.is_late |= is_late;
     result
 }
 

@@ -39,10 +39,7 @@ pub fn is_possible(space: &AddressSpace) -> bool {
 pub fn find(context: &Context<'_>) -> FoundHeaps<Heap> {
     let mut found_heaps = FoundHeaps { heaps: Vec::new(), caveats: Vec::new() };
     for data in radix::large_data(context.space, MIN_ROOT_BYTES) {
-        let Some(classes) = find_classes(context, &data) else {
-            found_heaps.add_unsearched(context, &ABOUT, &data.object.name);
-            continue;
-        };
+        let Some(classes) = find_classes(context, &data) else { continue };
         match find_page_map(context, &data) {
             Some(PageMap { map_layout, root }) => found_heaps.heaps.push(Heap {
                 object: data.object.start,
@@ -76,7 +73,7 @@ struct PageMap {
 
 /// Finds the page map, for the first page size with which a root is found.
 fn find_page_map(context: &Context<'_>, data: &StaticData<'_>) -> Option<PageMap> {
-    let candidates = radix::root_candidates(context, data, LEAF_ALIGNMENT).words;
+    let candidates = radix::root_candidates(context, data, LEAF_ALIGNMENT);
     MAPS.iter().find_map(|&map_layout| {
         let range_of_span =
             |cache: &mut PageCache<'_>, entry| read_span(cache, entry)?.range(map_layout.page_shift);

@@ -8,7 +8,7 @@ use super::layout::{
     HEADER_BYTES, STATE_BYTES,
 };
 use crate::radix::StaticWord;
-use crate::scan::{DeadlineCheck, each_word_in_time, is_mapped_memory};
+use crate::scan::{DeadlineCheck, each_word, is_mapped_memory};
 use strandline_claims::allocator::Context;
 use strandline_process::memory::word_at;
 use strandline_process::pages::USER_ADDRESS_END;
@@ -31,7 +31,7 @@ pub fn find(context: &Context<'_>) -> FoundStates<State> {
     let mut found_states = FoundStates { states: Vec::new(), first_late_file: None };
     for mappings in locate::candidates(context.space) {
         let name = || mappings[0].name.clone();
-        for range in locate::static_data(context.space, &mappings) {
+        for range in locate::static_data(&mappings) {
             let SearchResult { hit: list_ends, is_late } = find_ends_of_lists(context, range);
             if is_late {
                 found_states.first_late_file.get_or_insert_with(name);
@@ -53,7 +53,7 @@ fn find_ends_of_lists(context: &Context<'_>, range: AddressRange) -> SearchResul
     // The last two non-zero words.
     let no_word = StaticWord { address: 0, value: 0 };
     let (mut last_word, mut second_last_word) = (no_word, no_word);
-    let is_late = each_word_in_time(context, range, &mut |at, word| {
+    each_word(context, range, &mut |at, word| {
         let StaticWord { address: head_at, value: head } = last_word;
         // The lock before that pointer is 0 or 1.
         let is_lock = second_last_word.address + 8 != head_at || second_last_word.value as u32 <= 1;
@@ -67,7 +67,6 @@ fn find_ends_of_lists(context: &Context<'_>, range: AddressRange) -> SearchResul
         (second_last_word, last_word) = (last_word, StaticWord { address: at, value: word });
         result.hit.is_none() && candidates < MAX_CANDIDATES && !result.is_late
     });
-    result.is_late |= is_late;
     result
 }
 
