@@ -314,8 +314,9 @@ def rows(document, *patterns):
 
 
 def blocks_in_use(document):
-    """The bytes in use of all allocators that know them."""
-    return sum(it.get("live_bytes") or 0 for it in document["allocators"])
+    """The bytes in use of all allocators that know their blocks; runtimes' objects are not blocks."""
+    known = [it for it in document["allocators"] if it.get("live_blocks") is not None]
+    return sum(it.get("live_bytes") or 0 for it in known)
 
 
 def allocator(document, name):

@@ -5,12 +5,13 @@
 use std::cmp::Ordering;
 
 use strandline_claims::caveat::Caveat;
-use strandline_inspect::facts::{Explanation, RemedyKind, Row, State, Totals};
+use strandline_inspect::facts::{Explanation, Row, State, Totals};
 use strandline_inspect::group::facts::{GroupExplanation, GroupProcess};
 use strandline_inspect::group::ledgers::MIN_PROCESS_DIVISOR;
 use strandline_inspect::group::rows::legend;
 use strandline_inspect::ledger::rows;
 use strandline_inspect::readers;
+use strandline_inspect::remedy::releases_now;
 use strandline_report::text::counted;
 
 /// A condition on the result of `explain`.
@@ -228,9 +229,7 @@ impl Figure {
             Self::Rss => Some(explanation.kernel.rss_bytes),
             Self::Pss => explanation.kernel.pss_bytes,
             Self::Predicted => {
-                // A setting gives nothing back from the running process.
-                let remedies = explanation.remedies.iter();
-                let applicable = remedies.filter(|remedy| remedy.kind != RemedyKind::Setting);
+                let applicable = explanation.remedies.iter().filter(|remedy| releases_now(remedy));
                 let largest_prediction = applicable.filter_map(|remedy| remedy.predicted_bytes).max();
                 if explanation.remedies.is_empty() { Some(0) } else { largest_prediction }
             }

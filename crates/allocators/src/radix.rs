@@ -326,7 +326,9 @@ pub fn walk(
 ) -> Walk {
     let mut cache = PageCache::new(context.memory);
     let mut walk = Walk::default();
-    let in_use: RangeSet = context.claimed_ranges.iter().chain(context.stacks).copied().collect();
+    let has_swap = !context.swapped_mappings.is_empty();
+    let in_use = context.claimed_ranges.iter().chain(context.stacks).filter(|_| has_swap);
+    let in_use: RangeSet = in_use.copied().collect();
     let (mut cursor, mut follows_swapped, mut deadline) = (0, false, DeadlineCheck::new(context));
     for &Leaf { covered_start, address: leaf } in leaves {
         if context.deadline_passed() {

@@ -83,7 +83,7 @@ impl ReadProblems {
             let text = format!(
                 "parts of the page map of {title} are swapped out, and reading them would load them: {structures} there are unknown"
             );
-            let bytes = Some(self.swapped_bytes);
+            let bytes = (self.swapped_bytes > 0).then_some(self.swapped_bytes);
             caveats.push(Caveat::new("heap_swapped", format!("{at:#x}"), bytes, text));
         }
         if let Some(at) = self.first_damage {

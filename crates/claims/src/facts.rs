@@ -395,6 +395,11 @@ impl Remedy {
         Self { predicted_bytes: Some(bytes), unknown_because: None, ..self }
     }
 
+    /// Whether it is a call that `reclaim` always refuses: the reason is in place of the command.
+    pub fn is_impossible(&self) -> bool {
+        self.unknown_because.as_ref() == Some(&self.how)
+    }
+
     /// Removes the prediction and gives a specific reason.
     pub fn unknown_because(self, reason: &str) -> Self {
         Self { predicted_bytes: None, unknown_because: Some(reason.to_owned()), ..self }

@@ -28,7 +28,7 @@ pub struct ReaderInfo {
     pub rows: &'static [RowRef],
     /// For an allocator: the row of each class of its blocks.
     pub blocks: Option<&'static BlockRows>,
-    /// For an allocator: by how much the size of a block may exceed what was requested, as a clause.
+    /// For an allocator: by how much the size of a block may exceed its request, as a clause.
     pub block_sizes: &'static str,
     /// The remedies specific to it.
     pub remedies: &'static [Spec],

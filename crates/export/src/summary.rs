@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use strandline_inspect::facts::{Explanation, RemedyKind};
+use strandline_inspect::facts::Explanation;
+use strandline_inspect::remedy::releases_now;
 
 /// Maximum number of rows with series of their own.
 const MAX_ROWS: usize = 12;
@@ -71,8 +72,7 @@ impl Summary {
             rows.push(LabelledBytes::new("other", other_bytes));
         }
         let mut predictions: BTreeMap<&str, u64> = BTreeMap::new();
-        // A setting releases nothing in the running process.
-        for remedy in explanation.remedies.iter().filter(|remedy| remedy.kind != RemedyKind::Setting) {
+        for remedy in explanation.remedies.iter().filter(|remedy| releases_now(remedy)) {
             if let Some(bytes) = remedy.predicted_bytes {
                 // The best remedy of an id comes first.
                 predictions.entry(&remedy.id).or_insert(bytes);

@@ -491,7 +491,7 @@ fn effect(remedy: &Remedy) -> String {
             _ => format!("releases {predicted} (predicted)"),
         },
         // The reason is also in place of the command: it is printed there.
-        (None, Some(reason)) if *reason == remedy.how => "not possible".to_owned(),
+        (None, Some(_)) if remedy.is_impossible() => "unknown".to_owned(),
         (None, Some(reason)) => format!("cannot be predicted: {}", clean_sentence(reason)),
         (None, None) => "cannot be predicted from outside".to_owned(),
     }

@@ -6,7 +6,9 @@ use super::brief::{Brief, NextCommand, Release};
 use super::model::{RowView, View, state_name};
 use super::paint::{self, Paint, Surface};
 use super::table::lay_out;
-use super::text::{hanging, listed_by_verbose, pad_left, pad_right, shorten, width, wrap, wrap_at_most};
+use super::text::{
+    hanging, listed_by_verbose, pad_left, pad_right, shorten, width, wrap_at_most, wrap_words,
+};
 use strandline_claims::section::Section;
 
 /// Maximum number of lines of the default view, unless more rows were requested.
@@ -146,25 +148,23 @@ pub fn releases(
 /// The lines of one release: its label, and its command, which a user pastes: no word is broken. If
 /// a word is too wide for the space beside the label, the command is on lines of its own.
 fn release_lines(label: &str, how: &str, surface: Surface) -> Vec<String> {
-    let is_beside = width(label) + widest_word(how) <= surface.columns;
-    let (mut lines, indent) = if is_beside {
-        (Vec::new(), width(label))
-    } else {
-        (vec![label.trim_end().to_owned()], COMMAND_INDENT)
-    };
-    let indent_text = " ".repeat(indent);
-    for (index, line) in
-        wrap(how, surface.columns.saturating_sub(indent).max(widest_word(how))).iter().enumerate()
-    {
-        let start = if index == 0 && is_beside { label } else { &indent_text };
-        lines.push(format!("{start}{}", surface.paint(Paint::Strong, line)).trim_end().to_owned());
+    let widest_word = how.split(' ').map(width).max().unwrap_or(0);
+    let is_beside = width(label) + widest_word <= surface.columns;
+    let indent = if is_beside { width(label) } else { COMMAND_INDENT };
+    let mut lines = indented(how, indent, surface);
+    match lines.first_mut() {
+        Some(first) if is_beside => *first = format!("{label}{}", first.trim_start()).trim_end().to_owned(),
+        _ => lines.insert(0, label.trim_end().to_owned()),
     }
     lines
 }
 
-/// The width of the widest word.
-fn widest_word(text: &str) -> usize {
-    text.split(' ').map(width).max().unwrap_or(0)
+/// The lines of a command, indented; there is at least one.
+fn indented(command: &str, indent: usize, surface: Surface) -> Vec<String> {
+    let lines = wrap_words(command, surface.columns.saturating_sub(indent));
+    let indented =
+        lines.iter().map(|line| format!("{}{}", " ".repeat(indent), surface.paint(Paint::Strong, line)));
+    indented.collect()
 }
 
 /// The commands to type next, with the effect of each. A command is never cut; effects that would
@@ -250,9 +250,7 @@ fn remedies(view: &View, surface: Surface) -> Vec<String> {
         let label = format!("  {}. ", index + 1);
         lines.extend(hanging(&label, &format!("{}: {}", remedy.id, remedy.effect), surface.columns));
         if !remedy.how.is_empty() {
-            let columns = surface.columns.max(COMMAND_INDENT + widest_word(&remedy.how));
-            let how = hanging(&" ".repeat(COMMAND_INDENT), &remedy.how, columns);
-            lines.extend(how.iter().map(|line| surface.paint(Paint::Strong, line)));
+            lines.extend(indented(&remedy.how, COMMAND_INDENT, surface));
         }
         if !remedy.cost.is_empty() {
             lines.extend(faint(&hanging("     cost: ", &remedy.cost, surface.columns), surface));

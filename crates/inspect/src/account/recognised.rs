@@ -91,7 +91,7 @@ fn allocators(found: recognise::Component, runtimes: &[Runtime]) -> Vec<Allocato
         .map(|runtime| Allocator {
             name: found.name.clone(),
             version: runtime.version.clone().or_else(|| found.version.clone()),
-            found_by: found.found_by.clone(),
+            found_by: runtime.found_by.clone(),
             read: true,
             live_bytes: runtime.used_bytes,
             free_bytes: runtime.free_bytes,

@@ -30,7 +30,7 @@ fn refuse_calls(process: &Process, frozen: &mut FrozenState) {
         if plan.libc_code.is_some() {
             if let Some(reason) = malloc_trim::permanent_objection(process, space, plan) {
                 remedy.kind = RemedyKind::Program;
-                remedy.how = format!("call {}(0) in the program: {reason}", plan.function.name);
+                remedy.how = format!("only the program can call {}(0): {reason}", plan.function.name);
             }
         } else if let Some(reason) = purge::permanent_objection(process, space, plan) {
             *remedy = Remedy { how: reason.clone(), ..std::mem::take(remedy) }.unknown_because(&reason);

@@ -119,7 +119,7 @@ fn add_ledger(
 /// Adds what a call would release in one process. What other processes share stays.
 fn add_remedy(remedies: &mut BTreeMap<String, GroupRemedy>, remedy: &Remedy) {
     let predicted = remedy.predicted_pss_bytes.or(remedy.predicted_bytes);
-    if predicted == Some(0) {
+    if predicted == Some(0) || remedy.is_impossible() {
         return;
     }
     let sum = remedies.entry(remedy.id.clone()).or_insert_with(|| GroupRemedy {

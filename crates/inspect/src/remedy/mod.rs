@@ -28,5 +28,18 @@ mod stop_handlers;
 mod totals;
 pub mod zero_pages;
 
+use crate::facts::{Remedy, RemedyKind};
+use crate::readers;
+
 pub use reclaim::{ApplicableRemedy, ReclaimOptions, applicable, reclaim};
 pub use strandline_claims::remedy::{Applied, Footprint, Refusal};
+
+/// Whether a remedy can release memory of the running process: a setting does not, nor a call that
+/// only the program itself can make.
+pub fn releases_now(remedy: &Remedy) -> bool {
+    match remedy.kind {
+        RemedyKind::Setting => false,
+        RemedyKind::Program => !readers::remedy(&remedy.id).is_some_and(|spec| spec.is_applied()),
+        RemedyKind::Call | RemedyKind::Allocator => true,
+    }
+}

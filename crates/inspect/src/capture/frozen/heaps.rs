@@ -121,7 +121,9 @@ impl FrozenState {
         let pagemap = &self.pagemap;
         let swapped_runs = |range: AddressRange| {
             let runs = pages::swapped_runs(pagemap, range);
-            runs.map_or_else(|_| vec![range], |runs| runs.into_iter().collect())
+            // Without page tables all missing pages may be swapped out.
+            let missing = || RangeSet::from_iter([range]).without(&resident(range).into_iter().collect());
+            runs.unwrap_or_else(|_| missing()).into_iter().collect()
         };
         let mut all = HeapReadings::default();
         let resident_memory = Resident::new(memory, residency);
