@@ -58,8 +58,8 @@ const EXTENT_BITS: [ExtentBits; 3] = [
     ExtentBits { state_shift: 16, class_shift: 18, free_shift: 26 },
     ExtentBits { state_shift: 15, class_shift: 17, free_shift: 25 },
 ];
-/// Number of layouts.
-pub const JEMALLOC_LAYOUTS: usize = EXTENT_BITS.len();
+/// Number of layouts: each of [`EXTENT_BITS`] with each of [`QUANTA`].
+pub const JEMALLOC_LAYOUTS: usize = EXTENT_BITS.len() * QUANTA.len();
 
 /// A small size class.
 #[derive(Clone, Copy)]
@@ -69,18 +69,42 @@ struct SlabClass {
     slab_pages: u64,
 }
 
-const SLAB_CLASSES: [SlabClass; 5] = [
-    SlabClass { number: 0, region_bytes: 8, slab_pages: 1 },
-    SlabClass { number: 4, region_bytes: 64, slab_pages: 1 },
-    SlabClass { number: 9, region_bytes: 160, slab_pages: 5 },
-    SlabClass { number: 13, region_bytes: 320, slab_pages: 5 },
-    SlabClass { number: 35, region_bytes: 14336, slab_pages: 7 },
+/// What depends on the quantum (`LG_QUANTUM`).
+struct Quantum {
+    slab_classes: [SlabClass; 5],
+    /// A class of [`LARGE_BYTES`].
+    large_class: u64,
+    /// The size class of extents that are not allocated (`SC_NSIZES`).
+    no_class: u64,
+}
+
+/// The default of 16 bytes, and 8: the lines of `size_classes.h` (5.1) for `LG_QUANTUM` 4 and 3.
+const QUANTA: [Quantum; 2] = [
+    Quantum {
+        slab_classes: [
+            SlabClass { number: 0, region_bytes: 8, slab_pages: 1 },
+            SlabClass { number: 4, region_bytes: 64, slab_pages: 1 },
+            SlabClass { number: 9, region_bytes: 160, slab_pages: 5 },
+            SlabClass { number: 13, region_bytes: 320, slab_pages: 5 },
+            SlabClass { number: 35, region_bytes: 14336, slab_pages: 7 },
+        ],
+        large_class: 40,
+        no_class: 232,
+    },
+    Quantum {
+        slab_classes: [
+            SlabClass { number: 2, region_bytes: 24, slab_pages: 3 },
+            SlabClass { number: 4, region_bytes: 40, slab_pages: 5 },
+            SlabClass { number: 12, region_bytes: 160, slab_pages: 5 },
+            SlabClass { number: 16, region_bytes: 320, slab_pages: 5 },
+            SlabClass { number: 38, region_bytes: 14336, slab_pages: 7 },
+        ],
+        large_class: 43,
+        no_class: 235,
+    },
 ];
-/// A large size class. Its extents have one page more.
-const LARGE_CLASS: u64 = 40;
+/// Bytes of a large allocation. Its extent has one page more.
 const LARGE_BYTES: u64 = 32 << 10;
-/// The size class of extents that are not allocated (`SC_NSIZES`).
-const NO_CLASS: u64 = 232;
 
 /// Address of the root's entry for the heap, which is within one GiB.
 fn root_entry(root: u64) -> u64 {
@@ -92,9 +116,10 @@ fn leaf_entry(page: u64) -> u64 {
     LEAF + page / PAGE % LEAF_ENTRIES * 8
 }
 
-/// Fabricates a jemalloc of `layout` (0 for 5.3, 1 for 5.1 and 5.2, 2 for 5.0) from `seed`.
+/// Fabricates a jemalloc of `layout` (0 for 5.3, 1 for 5.1 and 5.2, 2 for 5.0; the same with a
+/// quantum of 8 from 3 on) from `seed`.
 pub fn fabricate_jemalloc(layout: usize, seed: u64) -> HeapImage {
-    let layout = layout % JEMALLOC_LAYOUTS;
+    let (layout, quantum) = (layout % EXTENT_BITS.len(), layout / EXTENT_BITS.len() % QUANTA.len());
     let mut image = Image::of(&[(DATA, DATA_BYTES + BSS_BYTES), (BASE, BASE_BYTES), (HEAP, HEAP_BYTES)]);
     let mut rng = Rng::new(seed ^ 0x6a65);
     // The root is at a random place in the bss.
@@ -103,6 +128,7 @@ pub fn fabricate_jemalloc(layout: usize, seed: u64) -> HeapImage {
     let mut writer = Writer {
         image,
         bits: EXTENT_BITS[layout],
+        quantum: &QUANTA[quantum],
         has_state_in_map: layout == 0,
         next_structure: EXTENTS,
         next_extent: HEAP,
@@ -133,6 +159,7 @@ pub fn fabricate_jemalloc(layout: usize, seed: u64) -> HeapImage {
 struct Writer {
     image: Image,
     bits: ExtentBits,
+    quantum: &'static Quantum,
     /// Whether entries of the map have the state (5.3).
     has_state_in_map: bool,
     /// Address of the next extent's structure.
@@ -161,20 +188,20 @@ struct Regions {
 
 impl ExtentSpec {
     /// Draws an extent: free in one of three ways, large, or a slab.
-    fn draw(rng: &mut Rng) -> Self {
-        let free = |state, pages| Self { state, class: NO_CLASS, pages, region_bytes: None };
+    fn draw(quantum: &Quantum, rng: &mut Rng) -> Self {
+        let free = |state, pages| Self { state, class: quantum.no_class, pages, region_bytes: None };
         match rng.below(10) {
             0 => free(STATE_DIRTY, 1 + rng.below(40)),
             1 => free(STATE_MUZZY, 1 + rng.below(10)),
             2 => free(STATE_RETAINED, 1 + rng.below(40)),
             3 => Self {
                 state: STATE_ACTIVE,
-                class: LARGE_CLASS,
+                class: quantum.large_class,
                 pages: LARGE_BYTES / PAGE + 1,
                 region_bytes: None,
             },
             _ => {
-                let SlabClass { number, region_bytes, slab_pages } = rng.one_of(&SLAB_CLASSES);
+                let SlabClass { number, region_bytes, slab_pages } = rng.one_of(&quantum.slab_classes);
                 Self {
                     state: STATE_ACTIVE,
                     class: number,
@@ -190,7 +217,7 @@ impl Writer {
     /// Writes the next extent and its structure.
     fn write_extent(&mut self, rng: &mut Rng) {
         let (start, structure) = (self.next_extent, self.next_structure);
-        let extent = ExtentSpec::draw(rng);
+        let extent = ExtentSpec::draw(self.quantum, rng);
         let bytes = extent.pages * PAGE;
         let is_active = extent.state == STATE_ACTIVE;
         let is_slab = extent.region_bytes.is_some();

@@ -34,8 +34,8 @@ const BIN_BYTES: usize = 24;
 /// Offset in a bin of 5.3 of `low_bits_low_water`, `low_bits_full` and `low_bits_empty`, of 16 bits
 /// each; the pointer to the first item is at 0.
 const BIN_LOW_BITS: usize = 16;
-/// Maximum bins of a cache: `TCACHE_NBINS_MAX` of 5.3.0; in 5.3.1 it is 41.
-const MAX_BINS: usize = 73;
+/// Maximum bins of a cache: `TCACHE_NBINS_MAX` of 5.3.0 with a quantum of 8; 73 with one of 16.
+const MAX_BINS: usize = 76;
 /// Maximum items of all caches together, in case some are damaged.
 const MAX_TOTAL_ITEMS: usize = 1 << 22;
 /// Maximum caches followed.
@@ -265,7 +265,7 @@ impl CacheReader<'_> {
             return;
         }
         self.caches.bytes_read += bytes.len() as u64;
-        // A cache has at most 73 bins, one for each class.
+        // A cache has at most `MAX_BINS` bins, one for each class.
         let class = class as u16;
         self.caches.blocks.extend(words_in(&bytes).map(|address| CachedBlock { address, class }));
     }

@@ -7,9 +7,7 @@ use std::collections::BTreeMap;
 
 use super::caches::CacheContents;
 use super::extents::Extent;
-use super::layout::{
-    Layout, NUM_CLASSES, NUM_SMALL_CLASSES, State, arena_index, class_bytes, regions_per_slab,
-};
+use super::layout::{Layout, State, arena_index};
 use super::locate::read_extent;
 use crate::blocks::{Blocks, CachedBlock, claim_range};
 use crate::parallel::Claimed;
@@ -163,7 +161,7 @@ impl Claimer<'_> {
             // An active extent without a size class holds nothing live: a purge takes such extents
             // while it works (`extents_evict`, `ecache_evict`), and those of huge pages wait in a
             // cache for a request of their size (`sec.c`).
-            Some(State::Active) if self.layout.class(extent.bits) == NUM_CLASSES => {
+            Some(State::Active) if self.layout.class(extent.bits) == self.layout.classes.count() => {
                 arena.active_bytes += if self.layout.is_of_huge_page(extent.bits) { 0 } else { bytes };
                 accumulator.claim_to(extent.end, Class::Free);
             }
@@ -216,8 +214,8 @@ impl Claimer<'_> {
         accumulator: &mut Accumulator<'_>,
     ) -> Option<SizeClass> {
         let class = self.layout.class(extent.bits);
-        let mut totals = extent_totals(extent, class_bytes(class)?);
-        let regions = regions_per_slab(class, totals.span_bytes)?;
+        let mut totals = extent_totals(extent, self.layout.classes.bytes(class)?);
+        let regions = self.layout.classes.regions_per_slab(class, totals.span_bytes)?;
         if self.layout.free_regions(extent.bits) == 0 && marked.is_empty() && !self.blocks.are_refined() {
             accumulator.claim_to(extent.start + regions * totals.bytes, Class::Live);
             self.counts.live.add(regions, totals.bytes);
@@ -252,7 +250,7 @@ impl Claimer<'_> {
         totals: &mut SizeClass,
         accumulator: &mut Accumulator<'_>,
     ) {
-        // There are 232 classes.
+        // There are 235 classes at most.
         let cached_block = CachedBlock { address: range.start, class: class as u16 };
         if marks.cached_blocks.contains(&cached_block) {
             totals.cached_blocks += 1;
@@ -280,12 +278,12 @@ impl Claimer<'_> {
         accumulator: &mut Accumulator<'_>,
     ) -> Option<SizeClass> {
         let class = self.layout.class(extent.bits);
-        let class_size = class_bytes(class)?;
+        let class_size = self.layout.classes.bytes(class)?;
         let mut totals = extent_totals(extent, class_size);
         // From 5.3.1 on large allocations are whole pages, not the size of their class
         // (`edata_usize_get`, `opt.disable_large_size_classes`). A small allocation that is sampled
         // for a profile has its own extent.
-        let bytes = if class < NUM_SMALL_CLASSES {
+        let bytes = if class < self.layout.classes.small_count() {
             class_size
         } else {
             class_size.min(totals.span_bytes.checked_sub(self.padding_bytes)?)
@@ -310,10 +308,11 @@ fn padding_bytes(layout: &Layout, extents: &[Extent]) -> u64 {
     let is_large = |extent: &&Extent| {
         layout.state(extent.bits) == Some(State::Active)
             && !extent.is_slab(layout)
-            && layout.class(extent.bits) >= NUM_SMALL_CLASSES
+            && layout.class(extent.bits) >= layout.classes.small_count()
     };
     let is_moved = |extent: &Extent| extent.pointer != extent.start;
-    let is_full = |extent: &Extent| class_bytes(layout.class(extent.bits)) == Some(extent.end - extent.start);
+    let is_full =
+        |extent: &Extent| layout.classes.bytes(layout.class(extent.bits)) == Some(extent.end - extent.start);
     let large_extents = || extents.iter().filter(is_large);
     if !large_extents().any(is_moved) && large_extents().any(is_full) { 0 } else { PAGE_BYTES }
 }

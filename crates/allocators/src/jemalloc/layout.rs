@@ -1,9 +1,10 @@
 //! Layouts of jemalloc's structures by version, as data.
 //!
 //! A layout is recognised by the structures, never by a version string: a build may be stripped,
-//! static or renamed. All layouts are of 64-bit builds with pages of 4 KiB, 48-bit addresses and
-//! the default size classes.
+//! static or renamed. All layouts are of 64-bit builds with pages of 4 KiB and 48-bit addresses;
+//! what depends on the quantum is calculated (`sizes.rs`).
 
+use super::sizes::SizeClasses;
 use crate::radix::MapLayout;
 
 /// Words read of an `extent_t` (5.0 to 5.2) or `edata_t` (5.3): all of it.
@@ -15,8 +16,6 @@ const SIZE: usize = 16;
 /// Offset of a slab's bitmap; a set bit is a free region (`e_slab_data`; 5.x `bitmap.h`: no tree up
 /// to 512 bits).
 const BITMAP: usize = 64;
-/// Maximum regions of a slab: `LG_SLAB_MAXREGS` is 9 with pages of 4 KiB.
-pub const MAX_REGIONS: u64 = 512;
 
 /// The radix tree (`rtree.h`): two levels of 2^18 entries. The root covers 48-bit addresses, half
 /// of them the kernel's. Leaves are aligned to cache lines.
@@ -53,13 +52,8 @@ const FREE_MASK: u64 = 0x3ff;
 /// Mask of the place within a page, in the words of the address and of the size.
 const IN_PAGE_MASK: u64 = 4095;
 
-/// Number of small size classes, which have slabs: 8 to 14,336 bytes.
-pub const NUM_SMALL_CLASSES: usize = 36;
-/// Number of size classes; as an index it means no class.
-pub const NUM_CLASSES: usize = 232;
-
-/// Positions of the fields in an extent's first word (`e_bits`).
-#[derive(Debug, PartialEq, Eq)]
+/// Positions of the fields in an extent's first word (`e_bits`), and the size classes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Releases with this layout.
     pub releases: &'static str,
@@ -71,6 +65,8 @@ pub struct Layout {
     entry_state_shift: Option<u32>,
     /// Layout of thread caches.
     pub caches: CacheLayout,
+    /// The size classes.
+    pub classes: SizeClasses,
 }
 
 /// Layout of thread caches.
@@ -83,8 +79,18 @@ pub enum CacheLayout {
     Stacked,
 }
 
-/// The layouts, newest first.
-pub static LAYOUTS: [Layout; 3] = [
+/// The layouts: those with a quantum of 8 bytes, then those with the default; each newest first.
+pub static LAYOUTS: [Layout; 6] = [
+    RELEASES[0].with_classes(SizeClasses::QUANTUM_8),
+    RELEASES[1].with_classes(SizeClasses::QUANTUM_8),
+    RELEASES[2].with_classes(SizeClasses::QUANTUM_8),
+    RELEASES[0],
+    RELEASES[1],
+    RELEASES[2],
+];
+
+/// The layouts of the releases with the default size classes, newest first.
+const RELEASES: [Layout; 3] = [
     // 5.3.0, 5.3.1: edata.h
     Layout {
         releases: "5.3",
@@ -94,6 +100,7 @@ pub static LAYOUTS: [Layout; 3] = [
         free_shift: 28,
         entry_state_shift: Some(2),
         caches: CacheLayout::Stacked,
+        classes: SizeClasses::DEFAULT,
     },
     // 5.1.0, 5.2.0, 5.2.1: extent_structs.h
     Layout {
@@ -104,6 +111,7 @@ pub static LAYOUTS: [Layout; 3] = [
         free_shift: 26,
         entry_state_shift: None,
         caches: CacheLayout::Counted,
+        classes: SizeClasses::DEFAULT,
     },
     // 5.0.0, 5.0.1: extent_structs.h, without the bit `dumpable`
     Layout {
@@ -114,6 +122,7 @@ pub static LAYOUTS: [Layout; 3] = [
         free_shift: 25,
         entry_state_shift: None,
         caches: CacheLayout::Counted,
+        classes: SizeClasses::DEFAULT,
     },
 ];
 
@@ -173,6 +182,10 @@ pub fn arena_index(bits: u64) -> u64 {
 }
 
 impl Layout {
+    const fn with_classes(self, classes: SizeClasses) -> Self {
+        Self { classes, ..self }
+    }
+
     /// State of an extent; `None` if the number is not a state.
     pub fn state(&self, bits: u64) -> Option<State> {
         Some(match bits >> self.state_shift & ((1 << self.state_bits) - 1) {
@@ -207,7 +220,7 @@ impl Layout {
     pub fn agrees_with_entry(&self, entry: u64, extent: &ExtentFields) -> Option<bool> {
         let Some(state) = self.state(extent.bits) else { return Some(false) };
         // While an extent is being freed, one is changed before the other.
-        if state != State::Active || self.class(extent.bits) == NUM_CLASSES {
+        if state != State::Active || self.class(extent.bits) == self.classes.count() {
             return None;
         }
         let has_same_state =
@@ -222,9 +235,16 @@ impl Layout {
         )
     }
 
+    /// Whether an extent in use has the size that is usual for its class.
+    pub fn fits_class(&self, extent: &ExtentFields) -> bool {
+        let class = self.class(extent.bits);
+        is_slab(extent.bits) == (class < self.classes.small_count()) && self.classes.fit(class, extent.bytes)
+    }
+
     /// Whether the number of free regions of a slab matches its bitmap.
     pub fn slab_count_matches_bitmap(&self, extent: &ExtentFields) -> bool {
-        let Some(regions) = regions_per_slab(self.class(extent.bits), extent.bytes) else { return false };
+        let regions = self.classes.regions_per_slab(self.class(extent.bits), extent.bytes);
+        let Some(regions) = regions else { return false };
         let free_in_word = |(index, word): (usize, &u64)| {
             let used_bits = regions.saturating_sub(64 * index as u64).min(64);
             let mask = if used_bits == 64 { u64::MAX } else { (1 << used_bits) - 1 };
@@ -234,46 +254,7 @@ impl Layout {
     }
 }
 
-/// Number of regions of a slab of this class; `None` if there is no such slab.
-pub fn regions_per_slab(class: usize, slab_bytes: u64) -> Option<u64> {
-    let regions = slab_bytes / class_bytes(class).filter(|_| class < NUM_SMALL_CLASSES)?;
-    (1..=MAX_REGIONS).contains(&regions).then_some(regions)
-}
-
-/// Bytes of a size class (`sc.c`, `size_classes.sh`: 8, four up to 64, then four per doubling);
-/// `None` past the last.
-pub fn class_bytes(class: usize) -> Option<u64> {
-    match class {
-        0 => Some(8),
-        1..=4 => Some(16 * class as u64),
-        5..NUM_CLASSES => {
-            let (group, step) = ((class - 5) / 4, (class - 5) % 4);
-            Some((64 << group) + (16 << group) * (step as u64 + 1))
-        }
-        _ => None,
-    }
-}
-
 /// Address of the extent that a leaf entry points to; `None` if it points to none.
 pub fn entry_extent(entry: u64) -> Option<u64> {
     Some(entry & ENTRY_POINTER).filter(|&address| address != 0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn size_classes_are_those_of_the_manual() {
-        // jemalloc(3), table 1.
-        let first: Vec<u64> = (0..16).filter_map(class_bytes).collect();
-        assert_eq!(first, [8, 16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448]);
-        assert_eq!(class_bytes(NUM_SMALL_CLASSES - 1), Some(14 << 10));
-        assert_eq!(class_bytes(NUM_SMALL_CLASSES), Some(16 << 10));
-        assert_eq!(class_bytes(NUM_CLASSES - 1), Some(7 << 60));
-        assert_eq!(class_bytes(NUM_CLASSES), None);
-        assert_eq!(regions_per_slab(0, 4096), Some(512));
-        assert_eq!(regions_per_slab(13, 20480), Some(64));
-        assert_eq!(regions_per_slab(NUM_SMALL_CLASSES, 16384), None, "large");
-    }
 }

@@ -13,6 +13,8 @@ use strandline_process::range::AddressRange;
 const MAX_SAMPLED_EXTENTS: usize = 1 << 16;
 /// Number of votes that suffices.
 const ENOUGH_VOTES: usize = 256;
+/// Points by which the best layout must then lead the others.
+const MIN_LEAD: usize = 32;
 /// A layout needs more votes than this for each one against it.
 const MIN_VOTES_PER_CONTRADICTION: usize = 10;
 /// Bytes of a whole root: static data with a page map is larger.
@@ -97,7 +99,32 @@ pub fn read_extent(cache: &mut PageCache<'_>, address: u64) -> Option<ExtentFiel
 #[derive(Clone, Copy, Default)]
 struct Votes {
     agreeing_extents: usize,
+    /// Agreeing ones that also have the usual size of their class. Slabs in full use agree with
+    /// any quantum.
+    fitting_extents: usize,
     contradicting_extents: usize,
+}
+
+impl Votes {
+    fn count(&mut self, layout: &Layout, entry: u64, extent: &ExtentFields) {
+        let agrees = layout.agrees_with_entry(entry, extent);
+        self.agreeing_extents += usize::from(agrees == Some(true));
+        self.fitting_extents += usize::from(agrees == Some(true) && layout.fits_class(extent));
+        self.contradicting_extents += usize::from(agrees == Some(false));
+    }
+
+    fn points(&self) -> usize {
+        self.agreeing_extents + self.fitting_extents
+    }
+}
+
+/// Whether one layout has enough votes, and enough more than the others.
+fn is_decided(votes: &[Votes]) -> bool {
+    votes.iter().enumerate().any(|(index, best)| {
+        let mut others = votes.iter().enumerate().filter(|(other, _)| *other != index);
+        best.agreeing_extents >= ENOUGH_VOTES
+            && others.all(|(_, other)| other.points() + MIN_LEAD <= best.points())
+    })
 }
 
 /// Returns the layout under which extents in use and their leaf entries agree.
@@ -106,8 +133,7 @@ fn layout_by_votes(context: &Context<'_>, leaves: &[Leaf]) -> Option<&'static La
     let mut votes = [Votes::default(); LAYOUTS.len()];
     let (mut cursor, mut sampled_extents) = (0, 0);
     for &Leaf { covered_start: start, address: leaf } in leaves {
-        let is_enough = sampled_extents >= MAX_SAMPLED_EXTENTS
-            || votes.iter().any(|votes| votes.agreeing_extents >= ENOUGH_VOTES);
+        let is_enough = sampled_extents >= MAX_SAMPLED_EXTENTS || is_decided(&votes);
         if is_enough || context.deadline_passed() {
             break;
         }
@@ -116,20 +142,16 @@ fn layout_by_votes(context: &Context<'_>, leaves: &[Leaf]) -> Option<&'static La
             // Entries inside an extent may be stale; the allocator does not read them.
             let structure = entry_extent(entry).filter(|_| page >= cursor);
             let extent = structure.and_then(|structure| read_extent(&mut cache, structure));
-            if let Some(extent) = extent.filter(|extent| extent.start() == page) {
-                cursor = page.saturating_add(extent.bytes);
-                sampled_extents += 1;
-                for (layout, votes) in LAYOUTS.iter().zip(&mut votes) {
-                    let agrees = layout.agrees_with_entry(entry, &extent);
-                    votes.agreeing_extents += usize::from(agrees == Some(true));
-                    votes.contradicting_extents += usize::from(agrees == Some(false));
-                }
+            let Some(extent) = extent.filter(|extent| extent.start() == page) else { return true };
+            cursor = page.saturating_add(extent.bytes);
+            sampled_extents += 1;
+            for (layout, votes) in LAYOUTS.iter().zip(&mut votes) {
+                votes.count(layout, entry, &extent);
             }
-            sampled_extents < MAX_SAMPLED_EXTENTS
-                && votes.iter().all(|votes| votes.agreeing_extents < ENOUGH_VOTES)
+            sampled_extents < MAX_SAMPLED_EXTENTS && !is_decided(&votes)
         });
     }
-    let (layout, votes) = LAYOUTS.iter().zip(votes).max_by_key(|(_, votes)| votes.agreeing_extents)?;
+    let (layout, votes) = LAYOUTS.iter().zip(votes).max_by_key(|(_, votes)| votes.points())?;
     // Some extents may be mid-update.
     (votes.agreeing_extents > MIN_VOTES_PER_CONTRADICTION * votes.contradicting_extents).then_some(layout)
 }

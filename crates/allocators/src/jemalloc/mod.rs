@@ -14,6 +14,7 @@ mod layout;
 mod locate;
 mod rows;
 mod settings;
+mod sizes;
 mod summary;
 
 use self::extents::Extent;
@@ -51,7 +52,7 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     blocks: Some(&rows::BLOCKS),
     block_sizes: "jemalloc rounds up to its size classes, by less than a quarter above 64 bytes",
     remedies: &[CALL, Spec::next_start("jemalloc_decay", "jemalloc releases free pages at once")],
-    not_read: "other page sizes and size classes, 4.x",
+    not_read: "other page sizes, a quantum other than 8 and 16, 4.x",
     ..ReaderInfo::NONE
 };
 
