@@ -136,3 +136,60 @@ fn resident_bytes(context: &Context<'_>, ranges: impl Iterator<Item = AddressRan
     let unlocked = whole_pages.filter(|&(start, end)| start < end && !context.is_locked((start, end)));
     unlocked.map(|pages| context.resident_bytes(pages)).sum()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::layout::PageWords;
+    use super::super::spans::{Mask, PurgeSchedule};
+    use super::*;
+    use crate::scan::Unreadable;
+    use strandline_process::map::AddressSpace;
+
+    const START: u64 = 0x200_0000_0000;
+
+    /// Slices `first` to `end` behind [`START`], in the segment there if there is one.
+    fn part(first: u64, end: u64, kind: PartKind, release_unit: Option<u64>) -> Part {
+        let [start, end] = [first, end].map(|slice| START + slice * SLICE_BYTES);
+        Part { start, end, kind, release_unit, thread: None }
+    }
+
+    /// Slices that are predicted; `None` if nothing is offered.
+    fn predicted_slices(heap: &Heap) -> Option<u64> {
+        let (space, _) = AddressSpace::parse(b"");
+        let all_resident = |range: AddressRange| vec![range];
+        let remedy = purge_delay(&Context::of_image(&Unreadable, &space, &all_resident), heap)?;
+        remedy.predicted_bytes.map(|bytes| bytes / SLICE_BYTES)
+    }
+
+    #[test]
+    fn only_scheduled_slices_of_a_segment_wait() {
+        let page =
+            PartKind::Page(PageWords { block_bytes: 5000, capacity: 200, used: 1, ..PageWords::default() });
+        let parts =
+            [(0, 1, PartKind::Own), (1, 65, page), (65, 100, PartKind::Free), (100, 120, PartKind::Free)];
+        let parts = parts.map(|(first, end, kind)| part(first, end, kind, Some(START)));
+        let mut heap = Heap { parts: parts.to_vec(), ..Heap::default() };
+        let words = |words: [u64; 2]| PurgeSchedule {
+            is_allowed: true,
+            scheduled_slices: Mask::new(words.into_iter()),
+            ..PurgeSchedule::default()
+        };
+        // All slices are marked, also those of pages in use, as by a damaged segment.
+        heap.purge_schedules.insert(START, words([u64::MAX; 2]));
+        assert_eq!(predicted_slices(&heap), Some(55));
+        // Slices 65 to 99.
+        heap.purge_schedules.insert(START, words([0, (1 << 36) - 2]));
+        assert_eq!(predicted_slices(&heap), Some(35));
+        heap.purge_schedules.insert(START, words([u64::MAX, 0]));
+        assert_eq!(predicted_slices(&heap), None, "no free slice is marked");
+    }
+
+    #[test]
+    fn a_cached_segment_keeps_its_structures() {
+        let mut heap = Heap { parts: vec![part(0, 64, PartKind::PurgePending, None)], ..Heap::default() };
+        // An arena of 3.x; a segment of 2.0.9.
+        assert_eq!(predicted_slices(&heap), Some(64));
+        heap.collect_rules.span_purge = SpanPurge::WhenDue;
+        assert_eq!(predicted_slices(&heap), Some(62));
+    }
+}
