@@ -14,8 +14,12 @@ use crate::support::{Libc, Outcome, Result, Subject, for_any, here, polars, subj
 const FREED: [&str; 3] = ["200000", "1000", "20000"];
 
 fn fragmented(preload: &Path, setting: Option<(&str, &str)>) -> Result<Subject> {
+    fragmented_by(&FREED, preload, setting)
+}
+
+fn fragmented_by(arguments: &[&str], preload: &Path, setting: Option<(&str, &str)>) -> Result<Subject> {
     let mut command = Command::new(subject::compile("fragmented", &Libc::system())?);
-    command.args(FREED).env("LD_PRELOAD", preload).envs(setting);
+    command.args(arguments).env("LD_PRELOAD", preload).envs(setting);
     Subject::start_command(command)
 }
 
@@ -74,6 +78,41 @@ fn each_offered_setting_affects_the_library_that_was_found() -> Outcome {
         for setting in &settings {
             let after = fragmented(&library.path, Some(setting.pair()))?;
             check_effect(&after, setting, anonymous(&document)?)?;
+        }
+        Ok(())
+    })
+}
+
+/// Only whole free pages of mimalloc wait for its delay. Of free blocks beside live ones that are
+/// larger than a kernel page no setting releases anything, and one in force is not offered again.
+#[test]
+fn mimalloc_offers_its_delay_for_the_memory_that_waits() -> Outcome {
+    let mimallocs = libraries(here!()).into_iter().filter(|library| library.name == "mimalloc");
+    for_any(mimallocs.collect::<Vec<_>>(), |library| {
+        let found = |arguments: &[&str], setting: Option<(&str, &str)>| {
+            let subject = fragmented_by(arguments, &library.path, setting)?;
+            subject.at_rest()?;
+            let document = explain(subject.pid())?;
+            let offered = settings(&document)?.into_iter().find(|one| one.name.starts_with("MIMALLOC_"));
+            Result::Ok((offered, anonymous(&document)?, document))
+        };
+        const BESIDE_LIVE: [&str; 3] = ["4000", "5000", "8"];
+        if let (Some(setting), ..) = found(&BESIDE_LIVE, None)? {
+            return Err(format!("offered for slots beside live ones: {setting:?}").into());
+        }
+        let (Some(setting), before, document) = found(&FREED, None)? else {
+            return if library.is_systems { Err("no delay is offered".into()) } else { Ok(()) };
+        };
+        let predicted = setting.predicted_bytes.ok_or_else(|| format!("{}", document["remedies"]))?;
+        for (arguments, is_freed) in [(FREED, true), (BESIDE_LIVE, false)] {
+            let (again, after, document) = found(&arguments, Some(setting.pair()))?;
+            if again.is_some() {
+                return Err(format!("offered where it is set: {}", document["remedies"]).into());
+            }
+            // The setting changes the layout of a few other pages.
+            if is_freed && before.saturating_sub(after) < predicted - predicted / 100 {
+                return Err(format!("{predicted} predicted, {before} became {after}").into());
+            }
         }
         Ok(())
     })

@@ -26,10 +26,10 @@ use crate::parallel::Claimed;
 use crate::scan::{is_mapped_memory, is_unclaimed, read_words};
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{
-    self, Argument, CallPlan, Context, FoundAllocator, Function, RangeClaim, Reading, Readings, read_each,
+    self, Argument, CallPlan, Context, FoundAllocator, Function, Reading, Readings, read_each,
 };
 use strandline_claims::caveat::Caveat;
-use strandline_claims::facts::{Allocator, Remedy, figures};
+use strandline_claims::facts::{Allocator, figures};
 use strandline_claims::reader::{Evidence, FileName, Match, ReaderInfo, version_in_file_name};
 use strandline_claims::remedy::Spec;
 use strandline_claims::units::counted;
@@ -53,7 +53,7 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
     block_sizes: "mimalloc rounds up to its size classes",
-    remedies: &[CALL, Spec::next_start("mimalloc_purge_delay", "mimalloc releases free pages at once")],
+    remedies: &[CALL, Spec::next_start(settings::PURGE_DELAY, "mimalloc releases free pages at once")],
     not_read: "secure and debugging builds (encoded lists, padding); by how many bytes an aligned block begins after the start of its slot",
     ..ReaderInfo::NONE
 };
@@ -77,9 +77,6 @@ const COLLECT: Function = Function {
 /// Minimum number of invalid pages that indicate an encoding build and not damage, if they are the
 /// majority.
 const MIN_INVALID_PAGES_FOR_ENCODED: u64 = 4;
-
-/// Minimum free bytes for which the reader proposes a setting for the next start.
-const MIN_BYTES_FOR_SETTING: u64 = 1 << 20;
 
 /// The reader of mimalloc. It searches mimalloc's library besides mappings at its hints, because
 /// some builds map memory without a hint.
@@ -124,16 +121,8 @@ impl FoundAllocator for Mimalloc {
             process.pid(),
             "one call in one thread, over the pages of that thread's heap only; page faults when the heap grows again",
         ));
-        let free_bytes_of = |claim: &RangeClaim| claim.sums.resident.kept + claim.sums.resident.releasable;
-        let free_bytes = reading.claims.iter().map(free_bytes_of).sum();
-        if free_bytes >= MIN_BYTES_FOR_SETTING {
-            let setting =
-                image_at(process, space, call.object).and_then(|image| settings::purge_setting(&image));
-            let cost = "releases free pages at once: costs system calls, and page faults at reuse";
-            reading.remedies.extend(
-                setting.map(|how| Remedy::setting("mimalloc_purge_delay", how, cost).predicting(free_bytes)),
-            );
-        }
+        let image = image_at(process, space, call.object);
+        settings::finish(process, image.as_ref(), &mut reading.remedies);
     }
 }
 
@@ -171,6 +160,9 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
         libc_code: None,
         doubt: doubts.call_hazard(),
     });
+    if reading.call.is_some() {
+        reading.remedies.extend(settings::purge_delay(context, heap));
+    }
     let is_complete = doubts.is_empty() && heap.unread_segments.is_none();
     reading.allocator = facts(heap, &counts, thread_data.bytes(), is_complete);
     reading.refined = std::mem::take(&mut counts.matched);

@@ -41,7 +41,8 @@ impl Mask {
         mask
     }
 
-    fn has(&self, slice: usize) -> bool {
+    /// Whether the bit of a slice is set.
+    pub fn has(&self, slice: usize) -> bool {
         bits::has(&self.0, slice)
     }
 
