@@ -17,6 +17,8 @@ const ENOUGH_VOTES: usize = 256;
 const MIN_LEAD: usize = 32;
 /// A layout needs more votes than this for each one against it.
 const MIN_VOTES_PER_CONTRADICTION: usize = 10;
+/// Minimum extents of a page map that is reported as unread: every jemalloc has more.
+const MIN_UNREAD_EXTENTS: usize = 8;
 /// Bytes of a whole root: static data with a page map is larger.
 const MIN_DATA_BYTES: u64 = 2 << 20;
 
@@ -52,8 +54,11 @@ pub fn find(context: &Context<'_>) -> FoundHeaps<PageMap> {
             let leaves = radix::leaves(context, root, PAGE_MAP_LAYOUT);
             let (object, name) = (data.object.start, data.object.name.clone());
             match layout_by_votes(context, &leaves) {
-                Some(layout) => found_maps.heaps.push(PageMap { object, name, leaves, layout }),
-                None => found_maps.caveats.push(unread_caveat(name, context.deadline_passed())),
+                Ok(layout) => found_maps.heaps.push(PageMap { object, name, leaves, layout }),
+                Err(_) if context.deadline_passed() => found_maps.caveats.push(unread_caveat(name, true)),
+                // Other static data may look like a root of a few extents.
+                Err(sampled_extents) if sampled_extents < MIN_UNREAD_EXTENTS => {}
+                Err(_) => found_maps.caveats.push(unread_caveat(name, false)),
             }
         }
     }
@@ -127,8 +132,9 @@ fn is_decided(votes: &[Votes]) -> bool {
     })
 }
 
-/// Returns the layout under which extents in use and their leaf entries agree.
-fn layout_by_votes(context: &Context<'_>, leaves: &[Leaf]) -> Option<&'static Layout> {
+/// Returns the layout under which extents in use and their leaf entries agree; without one the
+/// number of extents.
+fn layout_by_votes(context: &Context<'_>, leaves: &[Leaf]) -> Result<&'static Layout, usize> {
     let mut cache = PageCache::new(context.memory);
     let mut votes = [Votes::default(); LAYOUTS.len()];
     let (mut cursor, mut sampled_extents) = (0, 0);
@@ -151,7 +157,9 @@ fn layout_by_votes(context: &Context<'_>, leaves: &[Leaf]) -> Option<&'static La
             sampled_extents < MAX_SAMPLED_EXTENTS && !is_decided(&votes)
         });
     }
-    let (layout, votes) = LAYOUTS.iter().zip(votes).max_by_key(|(_, votes)| votes.points())?;
+    let best = LAYOUTS.iter().zip(votes).max_by_key(|(_, votes)| votes.points());
     // Some extents may be mid-update.
-    (votes.agreeing_extents > MIN_VOTES_PER_CONTRADICTION * votes.contradicting_extents).then_some(layout)
+    let is_clear =
+        |votes: &Votes| votes.agreeing_extents > MIN_VOTES_PER_CONTRADICTION * votes.contradicting_extents;
+    best.filter(|(_, votes)| is_clear(votes)).map(|(layout, _)| layout).ok_or(sampled_extents)
 }
