@@ -13,8 +13,8 @@ use strandline_process::procfs::Process;
 use strandline_process::range::AddressRange;
 use strandline_synth::{
     GOOGLE_LAYOUTS, HeapImage, Image, JEMALLOC_LAYOUTS, MIMALLOC_LAYOUTS, Rng, clipped,
-    fabricate_google_tcmalloc, fabricate_jemalloc, fabricate_mimalloc, fabricate_musl, fabricate_old_musl,
-    fabricate_tcmalloc,
+    fabricate_google_tcmalloc, fabricate_jemalloc, fabricate_jemalloc_with_cache, fabricate_mimalloc,
+    fabricate_musl, fabricate_old_musl, fabricate_tcmalloc,
 };
 
 struct Target<'a> {
@@ -118,8 +118,55 @@ fn a_swapped_out_thread_cache_is_a_caveat() {
         let of_readings = readings.into_iter().flat_map(|reading| reading.caveats);
         caveats.into_iter().chain(of_readings).map(|caveat| caveat.code).collect::<Vec<_>>()
     };
-    assert_eq!(codes(None), Vec::<String>::new());
+    assert_eq!(codes(None), ["jemalloc_cache_not_found"]);
     assert_eq!(codes(Some(end - 0x1000)), ["jemalloc_cache_swapped"]);
+}
+
+/// A library that was loaded later may have its variables in a block of each thread.
+#[test]
+fn a_thread_cache_in_a_block_of_its_own_is_found() {
+    for seed in 0..20 {
+        let (built, fs_base) = fabricate_jemalloc_with_cache(seed);
+        let HeapImage { image, maps, expected, .. } = &built;
+        let ((readings, caveats), _) = read_part(&jemalloc::READER, image, maps, None, &[fs_base]);
+        let [reading] = readings.as_slice() else { panic!("{} of them", readings.len()) };
+        assert!(caveats.is_empty() && reading.caveats.is_empty(), "{:?}", reading.caveats);
+        let reported = &reading.allocator;
+        assert!(expected.cached_bytes > 0);
+        assert_eq!(reported.cached_bytes, Some(expected.cached_bytes), "seed {seed}");
+        assert_eq!(reported.live_bytes, Some(expected.live_bytes), "seed {seed}");
+        assert_eq!(reading.call.as_ref().map(|call| call.fs_bases.as_slice()), Some(&[fs_base][..]));
+    }
+}
+
+#[test]
+fn a_hostile_vector_of_blocks_is_read_within_bounds() {
+    for (offset, word) in [(0, u64::MAX), (8, u64::MAX), (8, 8), (8, 0x7f33_0000_2ff8)] {
+        let (mut built, fs_base) = fabricate_jemalloc_with_cache(1);
+        // The number of slots, or the vector's address.
+        let at = if offset == 0 { fs_base + 0x300 - 0x10 } else { fs_base + offset };
+        built.image.put_word(at, word);
+        let ((readings, _), _) = read_part(&jemalloc::READER, &built.image, &built.maps, None, &[fs_base]);
+        let [reading] = readings.as_slice() else { panic!("{} of them", readings.len()) };
+        let is_found = reading.allocator.cached_bytes == Some(built.expected.cached_bytes);
+        assert_eq!(is_found, offset == 0, "{word:#x}: {:?}", reading.caveats);
+    }
+}
+
+/// Two words below a thread's FS base that point to each other are no cache.
+#[test]
+fn words_of_a_stack_are_no_thread_cache() {
+    let HeapImage { mut image, mut maps, .. } = fabricate_jemalloc(0, 1);
+    let (start, end) = (0x7fff_0000_0000, 0x7fff_0000_2000);
+    assert!(image.map(start, 0x2000));
+    maps += &format!("{start:x}-{end:x} rw-p 00000000 00:00 0\n");
+    let (cache, slow) = (start + 0x100, start + 0x800);
+    image.put_words(cache, [(0, slow), (8, start + 0x10), (32, start + 0x18)]);
+    image.put_words(slow, [(32, cache + 8), (40, start + 0x40), (48, cache)]);
+    let ((readings, _), _) = read_part(&jemalloc::READER, &image, &maps, None, &[end]);
+    let [reading] = readings.as_slice() else { panic!("{} of them", readings.len()) };
+    let codes: Vec<&str> = reading.caveats.iter().map(|caveat| caveat.code.as_str()).collect();
+    assert_eq!(codes, ["jemalloc_cache_not_found"]);
 }
 
 /// A page of a leaf has the entries of 2 MiB, here of a full part of the heap.

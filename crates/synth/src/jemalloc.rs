@@ -116,9 +116,62 @@ fn leaf_entry(page: u64) -> u64 {
     LEAF + page / PAGE % LEAF_ENTRIES * 8
 }
 
+/// Pages of a thread whose library has its variables in blocks: where its FS base points to, with
+/// the vector of its blocks; its block; and the stacks of its cache's bins.
+const THREAD: u64 = 0x7f33_0000_0000;
+const THREAD_BYTES: u64 = 3 * PAGE;
+const FS_BASE: u64 = THREAD + 0x100;
+const VECTOR: u64 = THREAD + 0x400;
+const STORAGE: u64 = THREAD + PAGE;
+const STACKS: u64 = THREAD + 2 * PAGE;
+/// Bins of a cache of 5.3.0 (`tcache_max` is 32 KiB), their bytes, and items of a stack.
+const BINS: u64 = 41;
+const BIN_BYTES: u64 = 24;
+const STACK_ITEMS: u64 = 8;
+
+/// Fabricates a jemalloc of 5.3 from `seed`, and a thread of which glibc's `dtv` (`dl-dtv.h`) leads
+/// to a cache (`tcache_structs.h`, `cache_bin.h`); returns its FS base too.
+pub fn fabricate_jemalloc_with_cache(seed: u64) -> (HeapImage, u64) {
+    let (mut built, used_regions) = fabricate(0, seed);
+    let image = &mut built.image;
+    image.map(THREAD, THREAD_BYTES as usize);
+    // tcbhead_t: tcb, dtv. A slot is two words; the number of slots is before the first one. The
+    // first block was not used yet, the second one is another library's.
+    image.put_row(FS_BASE, [FS_BASE, VECTOR, FS_BASE]);
+    image.put_row(VECTOR - 16, [3, 0, 1, 0, u64::MAX, 0, THREAD + 0x800, 0, STORAGE, STORAGE]);
+    let (slow, cache) = (STORAGE + 0x40, STORAGE + 0x440);
+    // tcache_slow_t: link, descriptor (link, bins), arena; its last word is the tcache_t.
+    image.put_row(slow, [slow, slow, slow + 16, slow + 16, cache + 8, BASE + PAGE]);
+    image.put_word(slow + 168, cache);
+    image.put_word(cache, slow);
+    for bin in 0..BINS {
+        let of_class = used_regions.iter().filter(|region| region.class == bin);
+        let items: Vec<UsedRegion> = of_class.take(STACK_ITEMS as usize - 1).copied().collect();
+        let full = STACKS + 8 * STACK_ITEMS * bin;
+        let empty = full + 8 * STACK_ITEMS;
+        let head = empty - 8 * items.len() as u64;
+        image.put_row(head, items.iter().map(|item| item.address));
+        // stack_head, tstats, then 16 bits each: low_bits_low_water, low_bits_full, low_bits_empty.
+        let low_bits = empty & 0xffff | (full & 0xffff) << 16 | (empty & 0xffff) << 32;
+        image.put_row(cache + 8 + BIN_BYTES * bin, [head, 0, low_bits]);
+        let bytes: u64 = items.iter().map(|item| item.bytes).sum();
+        built.expected.cached_bytes += bytes;
+        built.expected.live_bytes -= bytes;
+        built.expected.live_blocks -= items.len() as u64;
+    }
+    built.maps += &map_line(THREAD, THREAD_BYTES, "rw-p 00000000 00:00 0");
+    built.maps.push('\n');
+    (built, FS_BASE)
+}
+
 /// Fabricates a jemalloc of `layout` (0 for 5.3, 1 for 5.1 and 5.2, 2 for 5.0; the same with a
 /// quantum of 8 from 3 on) from `seed`.
 pub fn fabricate_jemalloc(layout: usize, seed: u64) -> HeapImage {
+    fabricate(layout, seed).0
+}
+
+/// Fabricates one; returns the regions of its slabs that are in use too.
+fn fabricate(layout: usize, seed: u64) -> (HeapImage, Vec<UsedRegion>) {
     let (layout, quantum) = (layout % EXTENT_BITS.len(), layout / EXTENT_BITS.len() % QUANTA.len());
     let mut image = Image::of(&[(DATA, DATA_BYTES + BSS_BYTES), (BASE, BASE_BYTES), (HEAP, HEAP_BYTES)]);
     let mut rng = Rng::new(seed ^ 0x6a65);
@@ -133,11 +186,12 @@ pub fn fabricate_jemalloc(layout: usize, seed: u64) -> HeapImage {
         next_structure: EXTENTS,
         next_extent: HEAP,
         expected: HeapExpected::default(),
+        used_regions: Vec::new(),
     };
     while writer.next_extent + 64 * PAGE < HEAP + HEAP_BYTES && writer.next_structure + EXTENT_BYTES < LEAF {
         writer.write_extent(&mut rng);
     }
-    let Writer { mut image, next_structure, expected, .. } = writer;
+    let Writer { mut image, next_structure, expected, used_regions, .. } = writer;
     // base_block_t: size, next, and an extent for the unused rest.
     let unused_start = LEAF + 2 * MIB;
     image.put_row(BASE, [BASE_BYTES, 0, 0, unused_start, BASE + BASE_BYTES - unused_start]);
@@ -153,7 +207,15 @@ pub fn fabricate_jemalloc(layout: usize, seed: u64) -> HeapImage {
         (EXTENTS, next_structure),
         (leaf_entry(HEAP), leaf_entry(HEAP) + HEAP_BYTES / PAGE * 8),
     ];
-    HeapImage { image, maps, expected, structure_ranges }
+    (HeapImage { image, maps, expected, structure_ranges }, used_regions)
+}
+
+/// A region of a slab in use.
+#[derive(Clone, Copy)]
+struct UsedRegion {
+    class: u64,
+    address: u64,
+    bytes: u64,
 }
 
 struct Writer {
@@ -167,6 +229,7 @@ struct Writer {
     /// Address of the next extent.
     next_extent: u64,
     expected: HeapExpected,
+    used_regions: Vec<UsedRegion>,
 }
 
 /// What an extent holds.
@@ -222,7 +285,7 @@ impl Writer {
         let is_active = extent.state == STATE_ACTIVE;
         let is_slab = extent.region_bytes.is_some();
         let regions = match extent.region_bytes {
-            Some(region_bytes) => self.draw_regions(bytes, region_bytes, rng),
+            Some(region_bytes) => self.draw_regions(extent.class, bytes, region_bytes, rng),
             None => Regions::default(),
         };
         if is_active && !is_slab {
@@ -256,7 +319,7 @@ impl Writer {
     }
 
     /// Draws which regions of a slab are free.
-    fn draw_regions(&mut self, slab_bytes: u64, region_bytes: u64, rng: &mut Rng) -> Regions {
+    fn draw_regions(&mut self, class: u64, slab_bytes: u64, region_bytes: u64, rng: &mut Rng) -> Regions {
         let count = slab_bytes / region_bytes;
         let used_percent = rng.below(101);
         let mut regions = Regions::default();
@@ -264,6 +327,9 @@ impl Writer {
             if !rng.chance(used_percent) {
                 regions.bitmap[(region / 64) as usize] |= 1 << (region % 64);
                 regions.free_count += 1;
+            } else {
+                let address = self.next_extent + region * region_bytes;
+                self.used_regions.push(UsedRegion { class, address, bytes: region_bytes });
             }
         }
         // Bits after the last region may be set, as bitmap_init leaves them.

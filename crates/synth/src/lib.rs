@@ -57,7 +57,7 @@ pub use google_tcmalloc::fabricate_google_tcmalloc;
 pub use google_tcmalloc_layouts::GOOGLE_LAYOUTS;
 pub use image::{Image, clipped, is_absent};
 use image::{map_line, map_lines};
-pub use jemalloc::{JEMALLOC_LAYOUTS, fabricate_jemalloc};
+pub use jemalloc::{JEMALLOC_LAYOUTS, fabricate_jemalloc, fabricate_jemalloc_with_cache};
 pub use jvm::{JvmExpected, JvmImage, JvmPools, fabricate_jvm};
 pub use mimalloc::{MIMALLOC_LAYOUTS, fabricate_mimalloc};
 pub use musl::fabricate_musl;

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
+use crate::support::libraries::libraries;
 use crate::support::mallinfo::same;
 use crate::support::subject::number;
 use crate::support::{
@@ -142,5 +143,38 @@ fn caches_behind_large_thread_local_storage_are_found() -> Outcome {
     assert_eq!(found_bytes, cached_bytes, "bytes in caches");
     let holders = strandline::complete(|| strandline::json(&["holders", "--json", &subject.pid_text()]))?;
     assert_eq!(number(&holders["unreachable"], "blocks")?, 0, "leaked blocks");
+    Ok(())
+}
+
+/// Thread-local storage of a library that a program loads later is in a block of each thread
+/// (`configure --disable-initial-exec-tls`; other builds cannot be loaded then).
+#[test]
+fn caches_of_a_jemalloc_that_is_loaded_later_are_found() -> Outcome {
+    let test = here!();
+    let mut loaded = 0;
+    for library in libraries(test).into_iter().filter(|library| library.name == "jemalloc") {
+        let path = library.path.display().to_string();
+        let subject = Subject::start("later_loaded", &[&path, "20"])?;
+        if subject.number("loaded")? == 0 {
+            continue;
+        }
+        loaded += 1;
+        let document = strandline::explain(subject.pid())?;
+        assert_eq!(strandline::caveats(&document), Vec::<String>::new(), "{path}: {}", document["caveats"]);
+        let mut allocators = document["allocators"].as_array().into_iter().flatten();
+        let jemalloc = allocators.find(|one| one["name"] == "jemalloc").ok_or("no jemalloc")?;
+        let (live_bytes, cached_bytes) = (number(jemalloc, "live_bytes")?, number(jemalloc, "cached_bytes")?);
+        assert!(cached_bytes > 10 << 20 && live_bytes < 1 << 20, "{path}: {jemalloc}");
+        // A build without statistics says 0.
+        let own_bytes = subject.number("cached_bytes")?;
+        assert!(own_bytes == 0 || own_bytes == cached_bytes, "{path}: {own_bytes}, {jemalloc}");
+        let predicted = strandline::predicted(&document, "jemalloc_purge").ok_or("no prediction")?;
+        let done =
+            strandline::json(&["reclaim", "--json", "--remedy", "jemalloc_purge", &subject.pid_text()])?;
+        assert_eq!(done["actual_bytes"].as_u64(), Some(predicted), "{path}: {done}");
+    }
+    if loaded == 0 {
+        skipped(test, "no jemalloc that can be loaded later (--disable-initial-exec-tls)");
+    }
     Ok(())
 }

@@ -1,14 +1,16 @@
 //! Thread caches (tcaches). The free regions in them look in use in their slabs.
 //!
-//! A thread's cache is in its static thread-local storage, below its FS base, and is recognised by
-//! its structure. In 5.3 a list links all caches of an arena, including explicit ones
-//! (`mallctl("tcache.create")`) and those of threads whose registers are unknown.
+//! A thread's cache is in its static thread-local storage, below its FS base, or in a block of its
+//! own (`dynamic.rs`), and is recognised by its structure. In 5.3 a list links all caches of an
+//! arena, including explicit ones (`mallctl("tcache.create")`) and those of threads whose registers
+//! are unknown.
 //!
 //! Beside it is the thread's cache of page map lookups (`rtree_tsd.h`, `rtree_ctx_t`): pairs of the
 //! first address that a leaf covers and the leaf.
 
 use std::collections::HashSet;
 
+use super::dynamic;
 use super::layout::CacheLayout;
 use crate::blocks::{CachedBlock, SwappedCaches};
 use crate::radix::Leaf;
@@ -19,7 +21,7 @@ use strandline_process::pages::{PAGE_BYTES, USER_ADDRESS_END};
 use strandline_process::range::AddressRange;
 
 /// Bytes searched below a thread's FS base.
-const MAX_STORAGE_BYTES: u64 = 64 << 10;
+pub const MAX_STORAGE_BYTES: u64 = 64 << 10;
 /// Offset in a `tcache_slow_t` of 5.3 of its descriptor (`cache_bin_array_descriptor`).
 const SLOW_DESCRIPTOR: u64 = 16;
 /// Offset in a descriptor of the address of the bins; the next and the previous descriptor precede.
@@ -31,6 +33,10 @@ const SLOW_ARENA: usize = 40;
 const MAX_WORDS_TO_CACHE: usize = 64;
 /// Bytes of a bin (`struct cache_bin_s` of builds with statistics).
 const BIN_BYTES: usize = 24;
+/// Bins of 5.3 that are checked before a cache is accepted; all builds have more.
+const CHECKED_BINS: usize = 8;
+/// Alignment of arenas (`CACHELINE`).
+const ARENA_ALIGNMENT: u64 = 64;
 /// Offset in a bin of 5.3 of `low_bits_low_water`, `low_bits_full` and `low_bits_empty`, of 16 bits
 /// each; the pointer to the first item is at 0.
 const BIN_LOW_BITS: usize = 16;
@@ -96,11 +102,9 @@ pub fn find(context: &Context<'_>, layout: CacheLayout, leaves: &[Leaf]) -> Cach
             reader.caches.first_late_address.get_or_insert(fs_base);
             break;
         }
-        match layout {
-            CacheLayout::Stacked => reader.read_stacked(fs_base),
-            CacheLayout::Counted => reader.read_counted(fs_base),
-        }
+        reader.read_static(fs_base, layout);
     }
+    reader.read_dynamic(layout);
     if reader.caches.first_late_address.is_none() {
         reader.note_swapped();
     }
@@ -150,16 +154,60 @@ impl CacheReader<'_> {
         Some(AddressRange::new(start, end))
     }
 
-    /// Reads the part of a thread's storage that may hold its cache.
-    fn storage(&mut self, fs_base: u64) -> Option<Storage> {
-        let AddressRange { start, end } = self.storage_range(fs_base)?;
-        let mut storage = Storage { start, bytes: vec![0; end.checked_sub(start)? as usize] };
-        for run in self.context.resident_runs((start, end)) {
-            let part = storage.bytes.get_mut((run.start - start) as usize..(run.end - start) as usize)?;
-            self.caches.bytes_read += self.context.memory.read_some(run.start, part) as u64;
-        }
+    /// Reads the cache of a thread in its static thread-local storage.
+    fn read_static(&mut self, fs_base: u64, layout: CacheLayout) {
+        let Some(storage) = self.storage_range(fs_base).map(|range| self.storage(range)) else { return };
         self.find_keys(&storage);
-        Some(storage)
+        if let Some(start) = self.read_thread(fs_base, &storage, layout) {
+            self.last_distance = self.last_distance.max(Some(fs_base - start));
+        }
+    }
+
+    /// Reads the caches of the threads without one in static storage that have it in a block of
+    /// their own. It is at the same place in all threads.
+    fn read_dynamic(&mut self, layout: CacheLayout) {
+        let with_cache: HashSet<u64> = self.caches.fs_bases.iter().copied().collect();
+        let context = self.context;
+        let without = context.fs_bases.iter().copied().filter(|fs_base| !with_cache.contains(fs_base));
+        let without: Vec<u64> = without.collect();
+        let mut offset_in = |block: AddressRange| {
+            let storage = self.storage(block);
+            cache_offset(&storage, layout).map(|offset| offset as u64)
+        };
+        let Some(place) = dynamic::find_place(context, &without, &mut offset_in) else { return };
+        for fs_base in without {
+            if context.deadline_passed() {
+                self.caches.first_late_address.get_or_insert(fs_base);
+                return;
+            }
+            let Some(block) = place.block(context, fs_base) else { continue };
+            let storage = self.storage(block);
+            // Past its end the block may be followed by that of another thread.
+            if cache_offset(&storage, layout) == Some(place.offset as usize) {
+                self.find_keys(&storage);
+                self.read_thread(fs_base, &storage, layout);
+            }
+        }
+    }
+
+    /// Reads the cache in a thread's storage; returns its first address.
+    fn read_thread(&mut self, fs_base: u64, storage: &Storage, layout: CacheLayout) -> Option<u64> {
+        match layout {
+            CacheLayout::Stacked => self.read_stacked(fs_base, storage),
+            CacheLayout::Counted => self.read_counted(fs_base, storage),
+        }
+    }
+
+    /// Reads a part of a thread's storage that may hold its cache.
+    fn storage(&mut self, AddressRange { start, end }: AddressRange) -> Storage {
+        let mut storage = Storage { start, bytes: vec![0; end.saturating_sub(start) as usize] };
+        for run in self.context.resident_runs((start, end)) {
+            let part = (run.start - start) as usize..(run.end - start) as usize;
+            if let Some(part) = storage.bytes.get_mut(part) {
+                self.caches.bytes_read += self.context.memory.read_some(run.start, part) as u64;
+            }
+        }
+        storage
     }
 
     /// Finds the keys of lookups: words that a pointer to the leaf with that key follows.
@@ -173,15 +221,18 @@ impl CacheReader<'_> {
         self.caches.key_addresses.extend(keys.map(|(_, address)| address));
     }
 
-    /// Reads the cache of a thread of 5.3. In builds with statistics, the descriptor in
-    /// `tcache_slow_t` points to the bins, which follow the first pointer of `tcache_t`.
-    fn read_stacked(&mut self, fs_base: u64) {
-        let Some(storage) = self.storage(fs_base) else { return };
-        let mut offsets = (0..storage.bytes.len()).step_by(8);
-        let thread_cache = offsets.find_map(|offset| StackedCache::find_at(&storage, offset));
-        let Some(StackedCache { slow, cache }) = thread_cache else { return };
+    /// Reads the cache of a thread of 5.3.
+    fn read_stacked(&mut self, fs_base: u64, storage: &Storage) -> Option<u64> {
+        let StackedCache { slow, cache } = StackedCache::find(storage)?;
         self.caches.fs_bases.push(fs_base);
-        self.last_distance = self.last_distance.max(Some(fs_base - slow.min(cache)));
+        self.read_stacked_list(slow, cache);
+        Some(slow.min(cache))
+    }
+
+    /// Reads a cache of 5.3 and those that are linked to it. In builds with statistics, the
+    /// descriptor in `tcache_slow_t` points to the bins, which follow the first pointer of
+    /// `tcache_t`.
+    fn read_stacked_list(&mut self, slow: u64, cache: u64) {
         let (mut descriptor, own_bins) = (slow + SLOW_DESCRIPTOR, cache + 8);
         if self.context.memory.read_word(descriptor + DESCRIPTOR_BINS) != Ok(own_bins) {
             // A build without statistics has no list of caches.
@@ -231,26 +282,26 @@ impl CacheReader<'_> {
 
     /// Reads the cache of a thread of 5.0 to 5.2: a bin has a count and a pointer past its items;
     /// the stacks of the bins are adjacent.
-    fn read_counted(&mut self, fs_base: u64) {
-        let Some(Storage { start, bytes: storage }) = self.storage(fs_base) else { return };
-        let Some(SmallBins { offset, mut bins }) = small_bins(&storage) else { return };
-        if !self.seen_bins.insert(start + offset as u64) {
-            return;
+    fn read_counted(&mut self, fs_base: u64, storage: &Storage) -> Option<u64> {
+        let Storage { start, bytes: storage } = storage;
+        let SmallBins { offset, mut bins } = small_bins(storage)?;
+        let first_bin = start + offset as u64;
+        if !self.seen_bins.insert(first_bin) {
+            return None;
         }
-        // Includes the words before the bins.
-        let distance = fs_base - start - offset as u64 + 8 * MAX_WORDS_BEFORE as u64 + LOOKUPS_BYTES;
-        self.last_distance = self.last_distance.max(Some(distance));
         self.caches.fs_bases.push(fs_base);
         let bins_end = offset + BIN_BYTES * bins.len();
-        bins.extend(large_bins(&storage, bins_end, bins.last().map_or(0, |bin| bin.items_end)));
+        bins.extend(large_bins(storage, bins_end, bins.last().map_or(0, |bin| bin.items_end)));
         if let Some(first) = bins.first() {
             self.caches.own_addresses.push(first.items_end.saturating_sub(8));
         }
-        self.caches.own_addresses.extend(arenas_data(&storage, offset, bins_end));
+        self.caches.own_addresses.extend(arenas_data(storage, offset, bins_end));
         for (class, bin) in bins.iter().enumerate() {
             let count = bin.count as usize;
             self.add_items(class, bin.items_end.saturating_sub(8 * count as u64), count);
         }
+        // The words before the bins belong to it.
+        Some(first_bin.saturating_sub(8 * MAX_WORDS_BEFORE as u64 + LOOKUPS_BYTES))
     }
 
     /// Adds the `count` items of a stack, fewer than 2^13, whose first one is at `address`.
@@ -271,7 +322,7 @@ impl CacheReader<'_> {
     }
 }
 
-/// Part of a thread's static thread-local storage.
+/// Part of a thread's thread-local storage.
 struct Storage {
     /// Its first address.
     start: u64,
@@ -287,18 +338,59 @@ struct StackedCache {
     cache: u64,
 }
 
+/// Returns the offset of the cache in a thread's storage.
+fn cache_offset(storage: &Storage, layout: CacheLayout) -> Option<usize> {
+    match layout {
+        CacheLayout::Stacked => {
+            StackedCache::find(storage).map(|found| (found.cache - storage.start) as usize)
+        }
+        CacheLayout::Counted => small_bins(&storage.bytes).map(|bins| bins.offset),
+    }
+}
+
 impl StackedCache {
+    fn find(storage: &Storage) -> Option<Self> {
+        (0..storage.bytes.len()).step_by(8).find_map(|offset| Self::find_at(storage, offset))
+    }
+
     /// Returns the cache whose `tcache_t` is at `offset`: it begins with a pointer to its
     /// `tcache_slow_t`, which points back.
     fn find_at(storage: &Storage, offset: usize) -> Option<Self> {
         let Storage { start, bytes } = storage;
         let (slow, cache) = (word_at(bytes, offset)?, start + offset as u64);
         let at = usize::try_from(slow.checked_sub(*start)?).ok()?;
-        let has_arena = word_at(bytes, at.checked_add(SLOW_ARENA)?)? != 0;
+        let arena = word_at(bytes, at.checked_add(SLOW_ARENA)?)?;
+        let has_arena = arena != 0 && arena.is_multiple_of(ARENA_ALIGNMENT);
         let mut words = (1..MAX_WORDS_TO_CACHE).map(|word| at + SLOW_ARENA + 8 * word);
         let points_back = words.any(|at| word_at(bytes, at) == Some(cache));
-        (slow.is_multiple_of(8) && slow != cache && has_arena && points_back).then_some(Self { slow, cache })
+        let is_cache = slow.is_multiple_of(8) && slow != cache && has_arena && points_back;
+        (is_cache && has_stacked_bins(bytes, offset + 8)).then_some(Self { slow, cache })
     }
+}
+
+/// Whether bins of 5.3 are at `offset`: a part of a stack may hold two words that point to each
+/// other, but not these.
+fn has_stacked_bins(bytes: &[u8], offset: usize) -> bool {
+    let mut stacks = 0;
+    for bin in (0..CHECKED_BINS).map(|bin| offset + BIN_BYTES * bin) {
+        let (Some(head), Some(low_bits)) = (word_at(bytes, bin), word_at(bytes, bin + BIN_LOW_BITS)) else {
+            return false;
+        };
+        let (full, empty) = (low_bits >> 16 & 0xffff, low_bits >> 32 & 0xffff);
+        let (item_bytes, stack_bytes) =
+            (empty.wrapping_sub(head) & 0xffff, empty.wrapping_sub(full) & 0xffff);
+        let is_stack = head.is_multiple_of(8)
+            && (PAGE_BYTES..USER_ADDRESS_END).contains(&head)
+            && stack_bytes.is_multiple_of(8)
+            && item_bytes <= stack_bytes
+            && stack_bytes > 0;
+        // From 5.3.1 on a bin may be off (`cache_bin_init_disabled`), before it is all zeros.
+        if !is_stack && !(item_bytes == 0 && stack_bytes == 0) {
+            return false;
+        }
+        stacks += usize::from(is_stack);
+    }
+    stacks > 0
 }
 
 /// Returns the per-arena data that a thread of 5.0 to 5.2 has allocated (`tsd.h`, `arenas_tdata`).

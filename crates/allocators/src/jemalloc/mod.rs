@@ -8,6 +8,7 @@
 mod base;
 mod caches;
 mod claims;
+mod dynamic;
 mod extents;
 mod hpa;
 mod layout;
@@ -162,7 +163,12 @@ fn read(context: &Context<'_>, page_map: &PageMap, taken: &RangeSet) -> Reading 
         lists: caches.broken_lists,
     };
     reading.caveats.extend(unmatched_caches.caveat(&ABOUT, &page_map.name));
-    reading.caveats.extend(caches.swapped.caveat(&ABOUT));
+    let swapped_caveat = caches.swapped.caveat(&ABOUT);
+    let has_threads = !context.fs_bases.is_empty() && caches.first_late_address.is_none();
+    if has_threads && caches.fs_bases.is_empty() && swapped_caveat.is_none() {
+        reading.caveats.push(no_caches_caveat(page_map));
+    }
+    reading.caveats.extend(swapped_caveat);
     reading
 }
 
@@ -173,6 +179,13 @@ fn releasable_ranges(context: &Context<'_>, layout: &Layout, extents: &[Extent])
             && !context.is_locked(extent.range())
     };
     extents.iter().filter(is_releasable).map(Extent::range).collect()
+}
+
+/// Returns the caveat on threads without a cache that was found.
+fn no_caches_caveat(page_map: &PageMap) -> Caveat {
+    let text =
+        "no thread's cache was found: unless they are off (opt.tcache), their free regions count as in use";
+    Caveat::new("jemalloc_cache_not_found", page_map.name.clone(), None, text)
 }
 
 /// Returns a caveat for free bytes in huge pages, which a purge does not cover.

@@ -1,7 +1,7 @@
 //! Size classes: calculated from the quantum, as jemalloc does.
 //!
-//! `src/sc.c` (from 5.2 on) and `include/jemalloc/internal/size_classes.sh` (5.0, 5.1) agree: powers
-//! of two from 8 up to the quantum, four multiples of the quantum, then four classes per doubling.
+//! `sc.c` (from 5.2 on) and `size_classes.sh` (5.0, 5.1) agree: powers of two from 8 up to the
+//! quantum, four multiples of the quantum, then four classes per doubling.
 
 use strandline_process::pages::PAGE_BYTES;
 

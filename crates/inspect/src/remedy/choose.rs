@@ -60,10 +60,11 @@ const AVOIDED: [i64; 2] = [3, 42];
 /// restart_syscall, clock_nanosleep.
 const SENSITIVE: [i64; 4] = [7, 35, 219, 230];
 /// Calls in which a thread only waits for something outside of the process, and during which the C
-/// library holds no internal lock: read, poll, select, nanosleep, accept, recvfrom, recvmsg,
+/// library holds no internal lock: read, poll, select, pause, nanosleep, accept, recvfrom, recvmsg,
 /// wait4, rt_sigtimedwait, restart_syscall, clock_nanosleep, epoll_wait, pselect6, ppoll,
 /// epoll_pwait, accept4, epoll_pwait2.
-const PLAIN_WAITS: [i64; 17] = [0, 7, 23, 35, 43, 45, 47, 61, 128, 219, 230, 232, 270, 271, 281, 288, 441];
+const PLAIN_WAITS: [i64; 18] =
+    [0, 7, 23, 34, 35, 43, 45, 47, 61, 128, 219, 230, 232, 270, 271, 281, 288, 441];
 /// Position of the lock word among the arguments of futex.
 const FUTEX_WORD_ARGUMENT: usize = 0;
 /// Position of the time limit among the arguments of futex.

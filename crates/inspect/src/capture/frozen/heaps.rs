@@ -204,10 +204,12 @@ struct HeapPass {
     cell_bytes: Option<u64>,
 }
 
-/// Whether no block in use is missing from a reading. Blocks in caches that are swapped out count
-/// as in use, so that only free ones are missing.
+/// Whether no block in use is missing from a reading. Blocks in caches that are swapped out or were
+/// not found count as in use, so that only free ones are missing.
 fn has_known_blocks(reading: &Reading) -> bool {
-    !reading.is_inconsistent && reading.caveats.iter().all(|caveat| caveat.code.ends_with("_cache_swapped"))
+    let counts_as_used =
+        |code: &str| ["_cache_swapped", "_cache_not_found"].iter().any(|end| code.ends_with(end));
+    !reading.is_inconsistent && reading.caveats.iter().all(|caveat| counts_as_used(&caveat.code))
 }
 
 /// Adds the memory that an allocator manages, without its blocks in use and what is between two:
