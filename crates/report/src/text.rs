@@ -209,8 +209,8 @@ pub fn wrap(text: &str, columns: usize) -> Vec<String> {
     lines
 }
 
-/// Breaks `text`, a command to paste, into lines of at most `columns` at spaces; a word wider than a
-/// line is not broken.
+/// Breaks `text`, a command to paste, into lines of at most `columns` at spaces; a word wider than
+/// a line is not broken.
 pub fn wrap_words(text: &str, columns: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ').filter(|word| !word.is_empty()) {

@@ -1,5 +1,5 @@
-//! mimalloc's table of options (`src/options.c`, `options`, in 3.x `mi_options`), in the static data
-//! of the program or library that contains it. No symbol is needed: each entry holds its own index.
+//! mimalloc's table of options (`src/options.c`, `options`, in 3.x `mi_options`), in static data of
+//! the program or library that contains it. No symbol is needed: each entry holds its own index.
 
 use super::arena_layout::WORD_SLICES;
 use super::layout::SLICE_BYTES;

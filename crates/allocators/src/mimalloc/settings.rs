@@ -50,8 +50,8 @@ fn purge_setting(image: &ElfFile) -> Option<&'static str> {
     DELAYS.iter().find(has_option).map(|option| option.setting)
 }
 
-/// Returns the setting, which [`finish`] completes, with the memory that waits for the delay. A free
-/// part of a mimalloc page with blocks in use never waits: no setting releases it.
+/// Returns the setting, which [`finish`] completes, with the memory that waits for the delay. A
+/// free part of a mimalloc page with blocks in use never waits: no setting releases it.
 pub fn purge_delay(context: &Context<'_>, heap: &Heap) -> Option<Remedy> {
     let free_bytes =
         resident_bytes(context, heap.parts.iter().filter(|part| part.is_free()).map(Part::range));

@@ -104,8 +104,8 @@ fn pinning_clause(inputs: &VerdictInputs<'_>) -> String {
 }
 
 /// Returns a clause on each call into an allocator. A call that releases nothing is omitted, unless
-/// its allocator has much free memory, or it is the only call and its allocator has most of the free
-/// memory.
+/// its allocator has much free memory, or it is the only call and its allocator has most of the
+/// free memory.
 fn released_by_calls(view: &LedgerView<'_>) -> String {
     let is_predicted_call = |remedy: &&Remedy| {
         let is_call = remedy.kind == RemedyKind::Call && readers::frees_pages_of(&remedy.id).is_some();
