@@ -1,8 +1,9 @@
 //! Thread caches (tcaches). The free regions in them look in use in their slabs.
 //!
 //! A thread's cache is in its static thread-local storage, below its FS base, or in a block of its
-//! own (`dynamic.rs`), and is recognised by its structure. In 5.3 a list links all caches of an arena, including explicit ones
-//! (`mallctl("tcache.create")`) and those of threads whose registers are unknown.
+//! own (`dynamic.rs`), and is recognised by its structure. In 5.3 a list links all caches of an
+//! arena, including explicit ones (`mallctl("tcache.create")`) and those of threads whose registers
+//! are unknown.
 //!
 //! Beside it is the thread's cache of page map lookups (`rtree_tsd.h`, `rtree_ctx_t`): pairs of the
 //! first address that a leaf covers and the leaf.
