@@ -159,8 +159,7 @@ pub fn fabricate_jemalloc_with_cache(seed: u64) -> (HeapImage, u64) {
         built.expected.live_bytes -= bytes;
         built.expected.live_blocks -= items.len() as u64;
     }
-    built.maps += &map_line(THREAD, THREAD_BYTES, "rw-p 00000000 00:00 0");
-    built.maps.push('\n');
+    built.maps += &map_lines(&[map_line(THREAD, THREAD_BYTES, "rw-p 00000000 00:00 0")]);
     (built, FS_BASE)
 }
 

@@ -385,7 +385,7 @@ fn has_stacked_bins(bytes: &[u8], offset: usize) -> bool {
             && item_bytes <= stack_bytes
             && stack_bytes > 0;
         // From 5.3.1 on a bin may be off (`cache_bin_init_disabled`), before it is all zeros.
-        if !is_stack && !(item_bytes == 0 && stack_bytes == 0) {
+        if !(is_stack || item_bytes == 0 && stack_bytes == 0) {
             return false;
         }
         stacks += usize::from(is_stack);

@@ -65,9 +65,12 @@ impl SizeClasses {
         if class < first_count {
             return Some((class - tiny_count + 1) as u64 * (1 << self.lg_quantum));
         }
+        if class >= self.count() {
+            return None;
+        }
         let (group, step) = ((class - first_count) / PER_DOUBLING, (class - first_count) % PER_DOUBLING);
-        let base = 1_u64 << (self.lg_first_base() as usize + group.min(LG_BASE_MAX as usize));
-        (class < self.count()).then(|| base + base / PER_DOUBLING as u64 * (step as u64 + 1))
+        let base = 1_u64 << (self.lg_first_base() as usize + group);
+        Some(base + base / PER_DOUBLING as u64 * (step as u64 + 1))
     }
 
     /// Number of regions of a slab of this class; `None` if there is no such slab.
