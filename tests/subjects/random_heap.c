@@ -4,7 +4,7 @@
  *   random_heap SEED [threads=N] [steps=N] [sbrk=0|1] [block=0|1] [leave=0|1] [tune=0|1]
  *
  * The seed determines missing arguments. 1 to 8 threads allocate sizes from one byte
- * to several MiB, aligned, by realloc and by calloc, and free each other's
+ * to several MiB, aligned to up to 4 MiB, by realloc and by calloc, and free each other's
  * blocks. sbrk=1: the program moves the break itself between rounds. block=1:
  * a page is mapped behind the break, so that the main arena continues in mmapped
  * pieces. leave=1: some threads end after their allocations, so that glibc reuses or
@@ -39,7 +39,7 @@ static void *allocate(uint64_t *r, size_t size) {
   void *block = 0;
   switch (random_below(r, 20)) {
     case 0:
-      return memalign((size_t)16 << random_below(r, 12), size);
+      return memalign((size_t)16 << random_below(r, 19), size);
     case 1:
       return posix_memalign(&block, (size_t)8 << random_below(r, 10), size) ? 0 : block;
     case 2: {

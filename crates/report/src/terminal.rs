@@ -7,7 +7,7 @@ use super::model::{RowView, View, state_name};
 use super::paint::{self, Paint, Surface};
 use super::table::lay_out;
 use super::text::{
-    hanging, listed_by_verbose, pad_left, pad_right, shorten, width, wrap_at_most, wrap_words,
+    hanging, listed_by_verbose, pad_left, pad_right, shorten, width, wrap, wrap_at_most, wrap_words,
 };
 use strandline_claims::section::Section;
 

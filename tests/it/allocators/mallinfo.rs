@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use crate::support::mallinfo::{Case, SETTINGS, same, seeds};
-use crate::support::{Libc, Outcome, Subject, for_any, for_each, repetitions, strandline};
+use crate::support::{Libc, Outcome, Result, Subject, for_any, for_each, repetitions, strandline};
 
 fn check(case: &Case) -> Outcome {
     let subject = case.start()?;
@@ -132,6 +132,45 @@ fn blocks_in_use_equal_malloc_usable_size() -> Outcome {
             if held != figure(own, "arena")? + figure(own, "hblkhd")? {
                 return Err(format!("{held} bytes in total, {own}").into());
             }
+        }
+        Ok(())
+    })
+}
+
+/// Chunks with their own mapping whose block memalign moved, by any alignment, before and after
+/// mremap has moved or cut their mapping.
+#[test]
+fn aligned_blocks_are_exact_after_realloc() -> Outcome {
+    let mut libcs = vec![Libc::system(), Libc::system_static()];
+    libcs.extend(Libc::foreign());
+    let shapes = ["4", "32", "128", "2048", "16384"]
+        .into_iter()
+        .flat_map(|alignment| ["0", "7000", "1000"].map(|later| [alignment, "4096", later]));
+    let cases: Vec<_> =
+        libcs.iter().flat_map(|libc| shapes.clone().map(move |shape| (libc, shape))).collect();
+    for_each(cases, |&(libc, shape)| {
+        let mut subject = Subject::start_with(libc, "aligned_blocks", &shape, &[])?;
+        let figures = |subject: &Subject| -> Result<(u64, u64, Value)> {
+            subject.at_rest()?;
+            let document = strandline::explain(subject.pid())?;
+            let caveats = strandline::caveats(&document);
+            let [allocator] = strandline::glibcs(&document)[..] else {
+                return Err("not exactly one glibc".into());
+            };
+            let figure = |name: &str| allocator[name].as_u64().ok_or_else(|| format!("no {name}"));
+            match caveats.is_empty() {
+                true => Ok((figure("live_blocks")?, figure("live_bytes")?, allocator["mallinfo"].clone())),
+                false => Err(format!("caveats {caveats:?}").into()),
+            }
+        };
+        let (blocks_before, bytes_before, _) = figures(&subject)?;
+        let answer = subject.ask(b'a')?;
+        let (blocks, bytes, mallinfo) = figures(&subject)?;
+        same(&mallinfo, &answer["mallinfo"])?;
+        let number = |key| crate::support::subject::number(&answer, key);
+        let own = (blocks - blocks_before, bytes - bytes_before);
+        if own != (number("blocks")?, number("usable_bytes")?) {
+            return Err(format!("{own:?} are in use, not {answer}").into());
         }
         Ok(())
     })

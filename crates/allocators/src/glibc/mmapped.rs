@@ -5,29 +5,30 @@
 //! as several mappings; and it lists adjacent blocks as one. So the search goes through contiguous
 //! private anonymous memory, regardless of mapping borders. Each block starts with the words (0,
 //! size | IS_MMAPPED). If memalign moved the block, that header stays, and malloc uses a second one
-//! with the distance to the start of the mapping: after a realloc only that one is right. malloc
+//! with the distance to the start of the mapping: after a realloc only that one is right. The
+//! alignment tells where it is, unless mremap has moved the mapping: then each page of the chunk
+//! is read, if what was found without that differs from malloc's counts. malloc
 //! counts the blocks and their bytes: the search ends when both are reached, and a difference is a
 //! caveat.
 
 use super::layout;
-use super::mapped_header::{HeaderWords, block_at, tail_bytes};
+use super::mapped_header::{HeaderWords, aligned_block, aligned_leads, block_at, first_bytes, moved_leads};
 use super::parameters::Parameters;
 use super::segments::RegionTotals;
 use strandline_claims::allocator::{Context, MappedBlock, RangeClaim, Reading};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::units::{counted, thousands};
 use strandline_process::map::Mapping;
-use strandline_process::memory::pair_at;
 use strandline_process::pages::{PAGE_BYTES, page_up};
 use strandline_process::range::{AddressRange, RangeSet, overlapping};
 
-/// Pages at the start of a mapping whose ends are searched for the header of a block aligned to
-/// more than a page.
-const MAX_ALIGNED_PAGES: u64 = 16;
 /// Number of pages whose first words are read with one call.
 const BATCH_PAGES: usize = 512;
 /// Maximum pages checked: 8 GiB, some 0.3 s of a target's time.
 const MAX_PAGES: u64 = 2 << 20;
+/// Maximum of these for the search through all pages of the chunks found, before that through all
+/// pages.
+const MAX_PAGES_OF_CHUNKS: u64 = MAX_PAGES / 2;
 /// Cost of a page that cannot be read, in readable pages.
 const UNREADABLE_PAGE_COST: u64 = 64;
 
@@ -37,37 +38,6 @@ pub const CHUNKS_DIFFER: &str = "mmapped_chunks_differ";
 /// Whether `address` is in one of the `runs`, which are in address order.
 fn is_resident(runs: &[AddressRange], address: u64) -> bool {
     !overlapping(runs, AddressRange::sized(address, 1)).is_empty()
-}
-
-/// Returns the block whose mapping starts at `page`, if `header` is the one that memalign wrote
-/// `offset` bytes after it.
-fn aligned_block(offset: u64, header: HeaderWords, page: u64, limit: u64) -> Option<MappedBlock> {
-    let HeaderWords { prev_size: distance, size: head } = header;
-    if distance & !1 != offset || head & layout::SIZE_BITS != layout::IS_MMAPPED {
-        return None;
-    }
-    let bytes = offset.checked_add(head & !layout::SIZE_BITS)?;
-    let mapped_bytes = bytes.checked_next_multiple_of(PAGE_BYTES)?;
-    let missing_bytes = mapped_bytes - bytes;
-    if (missing_bytes != 0 && missing_bytes != layout::FENCEPOST_BYTES)
-        || mapped_bytes > limit.checked_sub(page)?
-    {
-        return None;
-    }
-    let usable_end = page + mapped_bytes - tail_bytes(mapped_bytes, offset, head);
-    Some(MappedBlock {
-        start: page,
-        pointer: page + offset + layout::CHUNK_HEADER_BYTES,
-        usable_end,
-        end: page + mapped_bytes,
-    })
-}
-
-/// Whether the mapping of a chunk may start with `header`, even if its length has changed.
-fn may_start(header: HeaderWords) -> bool {
-    header.prev_size <= 1
-        && header.size & layout::SIZE_BITS == layout::IS_MMAPPED
-        && header.size >= PAGE_BYTES - layout::FENCEPOST_BYTES
 }
 
 /// Result of a search.
@@ -117,8 +87,14 @@ struct Search<'a> {
     claimed: &'a [AddressRange],
     /// Number of chunks to find.
     count: u64,
+    /// Bytes of these chunks, by malloc's counters.
+    counted_bytes: u64,
     /// Bytes of these chunks, if that figure is reliable.
     bytes: Option<u64>,
+    /// Whether each page of a chunk may have the header that memalign wrote.
+    are_moved: bool,
+    /// The cost at which the search ends.
+    max_pages: u64,
     /// Cost so far, in readable pages.
     cost_pages: u64,
     result: SearchResult,
@@ -129,7 +105,8 @@ impl Search<'_> {
     /// `areas_with_claimed` returns, which include it.
     ///
     /// Most chunks are at the start of a mapping or adjacent to each other: these are tried first,
-    /// and all pages only if chunks are still missing.
+    /// then with all their pages for headers of memalign, and all pages only if chunks are still
+    /// missing.
     fn run(mut self, mut areas: Vec<Area>, areas_with_claimed: impl FnOnce() -> Vec<Area>) -> SearchResult {
         self.search_starts(&areas);
         if !self.is_done() && !self.claimed.is_empty() {
@@ -137,8 +114,15 @@ impl Search<'_> {
             self.restart();
             self.search_starts(&areas);
         }
+        if self.may_have_moved_chunks() {
+            self.restart();
+            self.are_moved = true;
+            self.max_pages = self.cost_pages.saturating_add(MAX_PAGES_OF_CHUNKS);
+            self.search_starts(&areas);
+        }
         if !self.is_done() {
             self.restart();
+            self.max_pages = self.cost_pages.saturating_add(MAX_PAGES);
             areas.iter().for_each(|area| self.search_all_pages(&area.runs, area.end));
         }
         self.result
@@ -173,8 +157,15 @@ impl Search<'_> {
             && self.bytes.is_none_or(|bytes| self.result.bytes == bytes)
     }
 
+    /// Whether the length of a chunk that was found may be wrong. An unreliable figure is off by 16
+    /// bytes for each call of mremap, so that the nearest multiple of a page is right for long.
+    fn may_have_moved_chunks(&self) -> bool {
+        let nearest = self.counted_bytes.saturating_add(PAGE_BYTES / 2) & !(PAGE_BYTES - 1);
+        !self.is_done() || nearest != self.result.bytes
+    }
+
     fn is_over_budget(&self) -> bool {
-        self.cost_pages >= MAX_PAGES || self.context.deadline_passed()
+        self.cost_pages >= self.max_pages || self.context.deadline_passed()
     }
 
     /// Reads the words of a header at each of `addresses`.
@@ -191,7 +182,7 @@ impl Search<'_> {
         let headers = self.read_headers(pages);
         for (&page, header) in pages.iter().zip(headers) {
             let Some(header) = header else { continue };
-            let aligned = if may_start(header) { self.aligned_chunk(page, limit, runs) } else { None };
+            let aligned = self.aligned_chunk(header, page, limit, runs);
             let block = aligned.or_else(|| block_at(header, page, limit));
             if let Some(block) = block.filter(|block| self.fits(block)) {
                 self.result.blocks.push(block);
@@ -202,28 +193,50 @@ impl Search<'_> {
         None
     }
 
-    /// Returns the block in the mapping that starts at `page`, by the header that memalign wrote
-    /// after its start, if there is one. A header was written, so its page is in one of the
+    /// Returns the block in the mapping that starts at `page` with `header`, by the header that
+    /// memalign wrote after it, if there is one. A header was written, so its page is in one of the
     /// resident `runs`; reading another page would make the kernel map one in the target.
-    fn aligned_chunk(&mut self, page: u64, limit: u64, runs: &[AddressRange]) -> Option<MappedBlock> {
-        let mut bytes = [0; PAGE_BYTES as usize];
-        self.result.bytes_read += PAGE_BYTES;
-        self.cost_pages += 1;
-        self.context.whole_memory.read(page, &mut bytes).ok()?;
-        let block_in_page = (layout::ALIGNMENT..PAGE_BYTES)
-            .step_by(layout::ALIGNMENT as usize)
-            .find_map(|offset| aligned_block(offset, pair_at(&bytes, offset as usize)?.into(), page, limit));
-        if block_in_page.is_some() {
-            return block_in_page;
+    fn aligned_chunk(
+        &mut self,
+        header: HeaderWords,
+        page: u64,
+        limit: u64,
+        runs: &[AddressRange],
+    ) -> Option<MappedBlock> {
+        let first_bytes = first_bytes(header)?.min(limit.checked_sub(page)?);
+        let block = self.block_behind(aligned_leads(page, first_bytes), page, limit, runs);
+        if block.is_some() || !self.are_moved {
+            return block;
         }
-        let offsets: Vec<u64> = (2..=MAX_ALIGNED_PAGES)
-            .map(|pages| pages * PAGE_BYTES - layout::CHUNK_HEADER_BYTES)
-            .take_while(|offset| page + offset < limit)
-            .filter(|offset| is_resident(runs, page + offset))
-            .collect();
-        let addresses: Vec<u64> = offsets.iter().map(|offset| page + offset).collect();
-        let headers = self.read_headers(&addresses);
-        offsets.iter().zip(headers).find_map(|(&offset, header)| aligned_block(offset, header?, page, limit))
+        self.block_behind(moved_leads(first_bytes), page, limit, runs)
+    }
+
+    /// Returns the block in the mapping that starts at `page` by the first header at one of `leads`
+    /// after it.
+    fn block_behind(
+        &mut self,
+        leads: impl Iterator<Item = u64>,
+        page: u64,
+        limit: u64,
+        runs: &[AddressRange],
+    ) -> Option<MappedBlock> {
+        let mut leads = leads.filter(|lead| is_resident(runs, page + lead));
+        while !self.is_over_budget() {
+            let batch: Vec<u64> = leads.by_ref().take(BATCH_PAGES).collect();
+            if batch.is_empty() {
+                break;
+            }
+            let addresses: Vec<u64> = batch.iter().map(|lead| page + lead).collect();
+            let headers = self.read_headers(&addresses);
+            let found = batch
+                .iter()
+                .zip(headers)
+                .find_map(|(&lead, header)| aligned_block(lead, header?, page, limit));
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
     }
 
     /// Takes the adjacent chunks from `page` on; returns the end of the last one.
@@ -341,7 +354,10 @@ impl MappedChunks {
             context,
             claimed: &claimed,
             count: self.count,
+            counted_bytes: self.bytes,
             bytes,
+            are_moved: false,
+            max_pages: MAX_PAGES,
             cost_pages: 0,
             result: SearchResult::default(),
         };

@@ -12,6 +12,7 @@ mod seek;
 use super::fastbins::Candidate;
 use super::layout;
 use super::lists::{ChunkKind, SpecialChunks};
+use super::mapped_header::chunk_at;
 use super::walk_context::{Counts, FastbinMode, Part, Region, RegionKind, Top, WalkContext};
 use crate::blocks::{Block, Blocks};
 use strandline_claims::accumulator::{Accumulator, Class};
@@ -518,7 +519,13 @@ impl<'a> Walker<'a> {
             }
             let Some(PeekedPair { pair, is_far }) = self.window.peek(page) else { continue };
             self.far_reads += u32::from(is_far);
-            if let Some(block) = super::mapped_header::block_at(pair.into(), page, self.region.end) {
+            let (window, far_reads) = (&self.window, &mut self.far_reads);
+            let read = |address| {
+                let PeekedPair { pair, is_far } = window.peek(address)?;
+                *far_reads += u32::from(is_far);
+                Some(pair.into())
+            };
+            if let Some(block) = chunk_at(pair.into(), page, self.region.end, read) {
                 return Some(block);
             }
         }

@@ -19,6 +19,8 @@ const SBRK_BASE: u64 = 96;
 /// The first heap of fabricated secondary arenas.
 const SECONDARY: u64 = 0x7f5a_2400_0000;
 const HEAP_INFO: u64 = 0x30;
+/// Where chunks with their own mapping are added: at a multiple of 8 MiB, and below what a heap has.
+const MMAPPED: u64 = 0x7f59_f000_0000;
 
 fn recipe() -> Recipe {
     Recipe {
@@ -366,6 +368,75 @@ fn mmapped_chunks_side_by_side_between_pieces() {
     let mallinfo = subject.read(1)[0].allocator.mallinfo.unwrap();
     assert_eq!((mallinfo.hblks, mallinfo.hblkhd), (count, count * PAGE));
     assert_eq!(mallinfo.fordblks, heap.expected.mallinfo.fordblks);
+}
+
+/// Adds chunks with their own mapping to a heap that has none: `lengths` are those of their adjacent
+/// mappings from `MMAPPED` on, `counted` the sum as malloc counts it.
+fn with_mmapped(lengths: &[u64], counted: u64) -> FrozenProcess {
+    let mut heap = fabricate(&Recipe { secondary_heaps: 0, mmapped_chunks: 0, ..recipe() });
+    let count = lengths.len() as u64;
+    for (offset, word) in [(0, count | 65_536 << 32), (8, count)] {
+        heap.image.put_word(heap.parameters + N_MMAPS + offset, word);
+    }
+    for offset in [0, 8] {
+        heap.image.put_word(heap.parameters + MMAPPED_MEM + offset, counted);
+    }
+    let mut subject = FrozenProcess::of(&heap);
+    let bytes: u64 = lengths.iter().sum();
+    assert!(subject.image.map(MMAPPED, bytes as usize));
+    let line = format!("{MMAPPED:x}-{:x} rw-p 00000000 00:00 0 \n", MMAPPED + bytes);
+    let at = subject.maps.find("7f5a").unwrap_or(subject.maps.len());
+    subject.maps.insert_str(at, &line);
+    subject.runs = subject.image.pages_without(|_| false);
+    subject
+}
+
+#[test]
+fn mmapped_chunks_of_any_alignment() {
+    // In one mapping: a chunk aligned to 1 MiB, one that was aligned to 2 MiB until mremap moved
+    // and extended its mapping, a plain one that holds the numbers of its own words, and one
+    // aligned to 4 MiB that was cut.
+    let mib = 1 << 20;
+    let lengths = [2 * mib, 5 * mib, mib, 3 * mib];
+    let mut subject = with_mmapped(&lengths, 11 * mib);
+    let starts = [MMAPPED, MMAPPED + 2 * mib, MMAPPED + 7 * mib, MMAPPED + 8 * mib];
+    let leads = [mib - 16, mib + 300 * PAGE - 16, 0, 2 * mib - 16];
+    for ((start, lead), (first, bytes)) in
+        starts.into_iter().zip(leads).zip([2 * mib, 4 * mib, mib, 9 * mib].into_iter().zip(lengths))
+    {
+        subject.image.put_word(start + 8, first | 2);
+        subject.image.put_word(start + lead, lead);
+        subject.image.put_word(start + lead + 8, (bytes - lead) | 2);
+    }
+    for word in (16..mib).step_by(8) {
+        subject.image.put_word(starts[2] + word, word);
+    }
+    assert_eq!(check_subject_and_list_caveats(&subject), Vec::<String>::new());
+    let readings = subject.read(1);
+    let found: Vec<_> =
+        readings[0].mapped_blocks.iter().map(|block| (block.start, block.pointer, block.end)).collect();
+    let expected: Vec<_> = starts
+        .into_iter()
+        .zip(leads)
+        .zip(lengths)
+        .map(|((start, lead), bytes)| (start, start + lead + 16, start + bytes))
+        .collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn headers_of_mmapped_chunks_on_every_page() {
+    // Each page looks like the start of a long chunk whose header of memalign is elsewhere.
+    let bytes = 2048 * PAGE;
+    for head in [bytes | 2, 0x7fff_ffff_f002, !5, PAGE | 2] {
+        let mut subject = with_mmapped(&[bytes], bytes + PAGE);
+        for page in (MMAPPED..MMAPPED + bytes).step_by(PAGE as usize) {
+            subject.image.put_word(page + 8, head);
+            subject.image.put_word(page + PAGE - 16, page);
+            subject.image.put_word(page + PAGE - 8, 0x12);
+        }
+        assert_eq!(check_subject_and_list_caveats(&subject), ["mmapped_chunks_differ"], "{head:x}");
+    }
 }
 
 /// Writes 127 empty bins, the core of a main_arena, at `arena`, with `next` as its ring.

@@ -9,7 +9,6 @@ use crate::ledger::rows;
 use crate::remedy::{malloc_trim, purge, zero_pages};
 use crate::verdict::remedies::RemedyInputs;
 use crate::verdict::{self, VerdictInputs};
-use strandline_claims::allocator::CallPlan;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::finding::LedgerView;
 use strandline_claims::units::bytes;
