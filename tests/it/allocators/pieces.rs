@@ -64,6 +64,22 @@ fn pieces_are_reclaimed() -> Outcome {
     Ok(())
 }
 
+/// The kernel lists a piece and the chunks with their own mapping before it as one mapping.
+#[test]
+fn full_pieces_behind_mmapped_chunks_are_found() -> Outcome {
+    let mut libcs = vec![Libc::system()];
+    libcs.extend(Libc::foreign().into_iter().map(Libc::with_symbols));
+    let shapes = [["0", "0"], ["0", "1"], ["64", "0"], ["2048", "0"], ["2048", "1"]];
+    let cases = libcs.iter().flat_map(|libc| shapes.map(|shape| (libc, shape)));
+    for_each(cases, |&(libc, shape)| {
+        let subject = Subject::start_with(libc, "chunk_before_piece", &shape, &[])?;
+        match subject.number("adjacent")? {
+            1 => check_ledger(subject),
+            _ => Err("the chunk is not right before the piece".into()),
+        }
+    })
+}
+
 /// A stack inside a malloc block is part of the block; only other stacks are outside of the heap.
 #[test]
 fn stacks_within_blocks_are_part_of_them() -> Outcome {

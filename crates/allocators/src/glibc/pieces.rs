@@ -2,12 +2,14 @@
 //! blocked (`sysmalloc` in malloc/malloc.c, where MORECORE failed).
 //!
 //! malloc keeps no list of them. They are recognised by what leads into them (the top, the free
-//! chunks) or by the chunks at their start.
+//! chunks) or by the chunks at their start, which may follow chunks with their own mapping: the
+//! kernel places both next to each other, and lists them as one mapping.
 
 use std::collections::BTreeMap;
 
 use super::layout;
 use super::locate::Arena;
+use super::mapped_header::{HeaderWords, chunk_at};
 use super::walk_context::Region;
 use crate::scan::is_resident;
 use strandline_claims::allocator::Context;
@@ -123,12 +125,64 @@ fn mappings_of_pieces<'a>(
             chunk = next;
         }
     }
-    for mapping in context.space.mappings().iter().filter(may_be_piece) {
-        if !is_known(mapping.start) && begins_with_chunks(context, mapping) {
-            add(mapping.start);
+    let mut leading = LeadingChunks { context, remaining: MAX_LEADING_CHUNKS, end: 0 };
+    for (mapping, end) in with_ends_of_areas(context.space.mappings()) {
+        if !may_be_piece(&mapping) || is_known(mapping.start) {
+            continue;
+        }
+        let start = leading.skip(mapping.start, end);
+        if begins_with_chunks(context, start, end) {
+            add(start);
         }
     }
     pieces.into_values().collect()
+}
+
+/// Returns each mapping with the end of the contiguous private anonymous memory that it begins.
+fn with_ends_of_areas(mappings: &[Mapping]) -> Vec<(&Mapping, u64)> {
+    let mut area: Option<AddressRange> = None;
+    let mut mappings_and_ends: Vec<(&Mapping, u64)> = Vec::with_capacity(mappings.len());
+    for mapping in mappings.iter().rev() {
+        let is_adjacent = |area: &AddressRange| area.start == mapping.end && mapping.is_private_anonymous();
+        let end = area.filter(is_adjacent).map_or(mapping.end, |area| area.end);
+        area = mapping.is_private_anonymous().then(|| AddressRange::new(mapping.start, end));
+        mappings_and_ends.push((mapping, end));
+    }
+    mappings_and_ends.reverse();
+    mappings_and_ends
+}
+
+/// Maximum number of chunks with their own mapping that are skipped, over all mappings: as many as
+/// malloc makes (`DEFAULT_MMAP_MAX` in malloc.c).
+const MAX_LEADING_CHUNKS: usize = 65_536;
+
+/// Skips chunks with their own mapping.
+struct LeadingChunks<'a> {
+    context: &'a Context<'a>,
+    /// How many chunks may still be skipped.
+    remaining: usize,
+    /// The end of the last chunk skipped.
+    end: u64,
+}
+
+impl LeadingChunks<'_> {
+    /// Returns the end of the adjacent chunks from `start` on, which end by `limit`; `start` if
+    /// there are none.
+    fn skip(&mut self, start: u64, limit: u64) -> u64 {
+        // A mapping may start within a chunk.
+        let mut at = start.max(self.end);
+        while at < limit && self.remaining > 0 && !self.context.deadline_passed() {
+            let read = |address| -> Option<HeaderWords> {
+                let is_there = is_resident(self.context, address);
+                is_there.then(|| self.context.whole_memory.read_pair(address))?.map(Into::into)
+            };
+            let Some(block) = read(at).and_then(|header| chunk_at(header, at, limit, read)) else { break };
+            self.remaining -= 1;
+            at = block.end;
+            self.end = at;
+        }
+        at
+    }
 }
 
 /// Whether the kernel's name for a mapping shows its purpose.
@@ -139,23 +193,23 @@ fn is_named_by_kernel(mapping: &Mapping) -> bool {
 /// Number of consecutive chunks that a mapping must begin with to be a piece.
 const MIN_CHAIN: usize = 12;
 
-/// Whether a mapping begins with chunks of the main arena: each leads to the next, or to the
-/// fenceposts at the end of a short piece.
-fn begins_with_chunks(context: &Context<'_>, mapping: &Mapping) -> bool {
-    let mut at = mapping.start;
+/// Whether chunks of the main arena begin at `start`, in memory up to `end`: each leads to the next,
+/// or to the fenceposts at the end of a short piece.
+fn begins_with_chunks(context: &Context<'_>, start: u64, end: u64) -> bool {
+    let mut at = start;
     for _ in 0..MIN_CHAIN {
-        if at >= mapping.end || !is_resident(context, at) {
+        if at >= end || !is_resident(context, at) {
             return false;
         }
         let Ok(head) = context.whole_memory.read_word(at + layout::CHUNK_SIZE) else { return false };
         let bytes = head & !layout::SIZE_BITS;
         if bytes == layout::FENCEPOST_BYTES {
-            return at > mapping.start;
+            return at > start;
         }
         let is_chunk = bytes >= layout::MIN_CHUNK_BYTES
             && bytes.is_multiple_of(layout::ALIGNMENT)
             && head & (layout::IS_MMAPPED | layout::NON_MAIN_ARENA) == 0
-            && (at > mapping.start || head & layout::PREV_INUSE != 0);
+            && (at > start || head & layout::PREV_INUSE != 0);
         match at.checked_add(bytes).filter(|_| is_chunk) {
             Some(next) => at = next,
             None => return false,
