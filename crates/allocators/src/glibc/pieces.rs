@@ -193,8 +193,8 @@ fn is_named_by_kernel(mapping: &Mapping) -> bool {
 /// Number of consecutive chunks that a mapping must begin with to be a piece.
 const MIN_CHAIN: usize = 12;
 
-/// Whether chunks of the main arena begin at `start`, in memory up to `end`: each leads to the next,
-/// or to the fenceposts at the end of a short piece.
+/// Whether chunks of the main arena begin at `start`, in memory up to `end`: each leads to the
+/// next, or to the fenceposts at the end of a short piece.
 fn begins_with_chunks(context: &Context<'_>, start: u64, end: u64) -> bool {
     let mut at = start;
     for _ in 0..MIN_CHAIN {
