@@ -3,6 +3,7 @@
 use strandline_claims::allocator::MappedBlock;
 use strandline_claims::range::PAGE_BYTES;
 use strandline_process::memory::WordPair;
+use strandline_process::range::{AddressRange, overlapping};
 
 use super::layout;
 
@@ -65,11 +66,15 @@ pub fn aligned_leads(page: u64, first_bytes: u64) -> impl Iterator<Item = u64> {
         .filter(is_new)
 }
 
-/// Returns all distances at which the chunk may be if mremap has moved its mapping since: to any
-/// page, so that the block's address is no longer a multiple of its alignment.
-pub fn moved_leads(first_bytes: u64) -> impl Iterator<Item = u64> {
-    let of_pages =
-        (1..=first_bytes / PAGE_BYTES).map(|pages| pages * PAGE_BYTES - layout::CHUNK_HEADER_BYTES);
+/// Returns all distances from `page` at which the chunk may be if mremap has moved its mapping
+/// since: at the end of any page, so that the block's address is no longer a multiple of its
+/// alignment. A header was written, so that its page is in one of the resident `runs`.
+pub fn moved_leads(page: u64, first_bytes: u64, runs: &[AddressRange]) -> impl Iterator<Item = u64> {
+    let mapping = AddressRange::sized(page, first_bytes);
+    let resident = overlapping(runs, mapping).iter().map(move |run| run.intersection(mapping));
+    let of_pages = resident
+        .flat_map(AddressRange::pages)
+        .map(move |start| start + PAGE_BYTES - layout::CHUNK_HEADER_BYTES - page);
     LEADS_IN_PAGE.into_iter().chain(of_pages).take_while(move |lead| has_room(*lead, first_bytes))
 }
 
@@ -166,8 +171,11 @@ mod tests {
             assert!(leads.len() < 40 && leads.iter().all(|lead| lead + 32 <= 64 * mib), "{leads:?}");
         }
         assert_eq!(aligned_leads(0x7f00_0000_0000, PAGE_BYTES).last(), Some(2032));
-        let all: Vec<u64> = moved_leads(3 * PAGE_BYTES).collect();
-        assert_eq!(all[7..], [4080, 8176], "the last header would end the mapping");
+        let page = 0x7f00_0000_0000;
+        let all = |runs: &[AddressRange]| -> Vec<u64> { moved_leads(page, 3 * PAGE_BYTES, runs).collect() };
+        let whole = AddressRange::sized(page - PAGE_BYTES, 9 * PAGE_BYTES);
+        assert_eq!(all(&[whole])[7..], [4080, 8176], "the last header would end the mapping");
+        assert_eq!(all(&[AddressRange::sized(page + PAGE_BYTES, PAGE_BYTES)])[7..], [8176], "resident");
     }
 
     #[test]

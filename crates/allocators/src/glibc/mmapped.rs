@@ -26,9 +26,10 @@ use strandline_process::range::{AddressRange, RangeSet, overlapping};
 const BATCH_PAGES: usize = 512;
 /// Maximum pages checked: 8 GiB, some 0.3 s of a target's time.
 const MAX_PAGES: u64 = 2 << 20;
-/// Maximum of these for the search through all pages of the chunks found, before that through all
-/// pages.
+/// Maximum pages of chunks that are checked for headers of memalign, besides these.
 const MAX_PAGES_OF_CHUNKS: u64 = MAX_PAGES / 2;
+/// Maximum difference of malloc's unreliable count of bytes that calls of mremap explain.
+const MAX_DRIFT_BYTES: u64 = 1 << 20;
 /// Cost of a page that cannot be read, in readable pages.
 const UNREADABLE_PAGE_COST: u64 = 64;
 
@@ -115,14 +116,10 @@ impl Search<'_> {
             self.search_starts(&areas);
         }
         if self.may_have_moved_chunks() {
-            self.restart();
-            self.are_moved = true;
-            self.max_pages = self.cost_pages.saturating_add(MAX_PAGES_OF_CHUNKS);
-            self.search_starts(&areas);
+            self.search_moved(&areas);
         }
         if !self.is_done() {
             self.restart();
-            self.max_pages = self.cost_pages.saturating_add(MAX_PAGES);
             areas.iter().for_each(|area| self.search_all_pages(&area.runs, area.end));
         }
         self.result
@@ -157,11 +154,26 @@ impl Search<'_> {
             && self.bytes.is_none_or(|bytes| self.result.bytes == bytes)
     }
 
+    /// Searches all pages of the chunks for headers of memalign; keeps what was found before if the
+    /// result does not agree with malloc's counts.
+    fn search_moved(&mut self, areas: &[Area]) {
+        let before = std::mem::take(&mut self.result);
+        self.result.bytes_read = before.bytes_read;
+        let max_pages = self.max_pages;
+        self.max_pages = self.cost_pages.saturating_add(MAX_PAGES_OF_CHUNKS);
+        self.are_moved = true;
+        self.search_starts(areas);
+        self.are_moved = false;
+        self.max_pages = max_pages;
+        if self.may_have_moved_chunks() {
+            self.result = SearchResult { bytes_read: self.result.bytes_read, ..before };
+        }
+    }
+
     /// Whether the length of a chunk that was found may be wrong. An unreliable figure is off by 16
-    /// bytes for each call of mremap, so that the nearest multiple of a page is right for long.
+    /// bytes for each call of mremap.
     fn may_have_moved_chunks(&self) -> bool {
-        let nearest = self.counted_bytes.saturating_add(PAGE_BYTES / 2) & !(PAGE_BYTES - 1);
-        !self.is_done() || nearest != self.result.bytes
+        !self.is_done() || self.counted_bytes.abs_diff(self.result.bytes) > MAX_DRIFT_BYTES
     }
 
     fn is_over_budget(&self) -> bool {
@@ -208,7 +220,7 @@ impl Search<'_> {
         if block.is_some() || !self.are_moved {
             return block;
         }
-        self.block_behind(moved_leads(first_bytes), page, limit, runs)
+        self.block_behind(moved_leads(page, first_bytes, runs), page, limit, runs)
     }
 
     /// Returns the block in the mapping that starts at `page` by the first header at one of `leads`

@@ -5,7 +5,7 @@
 //! chunks) or by the chunks at their start, which may follow chunks with their own mapping: the
 //! kernel places both next to each other, and lists them as one mapping.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::layout;
 use super::locate::Arena;
@@ -131,8 +131,12 @@ fn mappings_of_pieces<'a>(
             continue;
         }
         let start = leading.skip(mapping.start, end);
-        if begins_with_chunks(context, start, end) {
-            add(start);
+        // A chunk whose length was misread may end within a piece.
+        for start in BTreeSet::from([start, mapping.start]) {
+            if begins_with_chunks(context, start, end) {
+                add(start);
+                break;
+            }
         }
     }
     pieces.into_values().collect()
@@ -152,9 +156,9 @@ fn with_ends_of_areas(mappings: &[Mapping]) -> Vec<(&Mapping, u64)> {
     mappings_and_ends
 }
 
-/// Maximum number of chunks with their own mapping that are skipped, over all mappings: as many as
-/// malloc makes (`DEFAULT_MMAP_MAX` in malloc.c).
-const MAX_LEADING_CHUNKS: usize = 65_536;
+/// Maximum number of chunks with their own mapping that are skipped, over all mappings: each costs
+/// some calls.
+const MAX_LEADING_CHUNKS: usize = 4096;
 
 /// Skips chunks with their own mapping.
 struct LeadingChunks<'a> {

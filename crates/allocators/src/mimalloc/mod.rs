@@ -116,7 +116,10 @@ impl FoundAllocator for Mimalloc {
     }
 
     fn finish(&self, process: &Process, space: &AddressSpace, reading: &mut Reading) {
-        let Some(call) = &reading.call else { return };
+        let Some(call) = &reading.call else {
+            reading.remedies.retain(|remedy| remedy.id != settings::PURGE_DELAY);
+            return;
+        };
         reading.remedies.push(call.remedy(
             process.pid(),
             "one call in one thread, over the pages of that thread's heap only; page faults when the heap grows again",
