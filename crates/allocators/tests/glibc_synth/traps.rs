@@ -19,7 +19,7 @@ const SBRK_BASE: u64 = 96;
 /// The first heap of fabricated secondary arenas.
 const SECONDARY: u64 = 0x7f5a_2400_0000;
 const HEAP_INFO: u64 = 0x30;
-/// Where chunks with their own mapping are added: at a multiple of 8 MiB, and below what a heap has.
+/// Where chunks with their own mapping are added: at a multiple of 8 MiB, below a heap's memory.
 const MMAPPED: u64 = 0x7f59_f000_0000;
 
 fn recipe() -> Recipe {
@@ -370,7 +370,7 @@ fn mmapped_chunks_side_by_side_between_pieces() {
     assert_eq!(mallinfo.fordblks, heap.expected.mallinfo.fordblks);
 }
 
-/// Adds chunks with their own mapping to a heap that has none: `lengths` are those of their adjacent
+/// Adds chunks with their own mapping to a heap without any: `lengths` are those of their adjacent
 /// mappings from `MMAPPED` on, `counted` the sum as malloc counts it.
 fn with_mmapped(lengths: &[u64], counted: u64) -> FrozenProcess {
     let mut heap = fabricate(&Recipe { secondary_heaps: 0, mmapped_chunks: 0, ..recipe() });
