@@ -6,9 +6,7 @@ use super::brief::{Brief, NextCommand, Release};
 use super::model::{RowView, View, state_name};
 use super::paint::{self, Paint, Surface};
 use super::table::lay_out;
-use super::text::{
-    hanging, listed_by_verbose, pad_left, pad_right, shorten, width, wrap, wrap_at_most, wrap_words,
-};
+use super::text::{hanging, listed_by_verbose, pad_left, pad_right, shorten, width, wrap, wrap_at_most};
 use strandline_claims::section::Section;
 
 /// Maximum number of lines of the default view, unless more rows were requested.
@@ -145,8 +143,8 @@ pub fn releases(
     lines
 }
 
-/// The lines of one release: its label, and its command, which a user pastes: no word is broken. If
-/// a word is too wide for the space beside the label, the command is on lines of its own.
+/// The lines of one release: its label, and its command, which a user pastes. If a word is too wide
+/// for the space beside the label, the command is on lines of its own, and the word is not broken.
 fn release_lines(label: &str, how: &str, surface: Surface) -> Vec<String> {
     let widest_word = how.split(' ').map(width).max().unwrap_or(0);
     let is_beside = width(label) + widest_word <= surface.columns;
@@ -161,7 +159,7 @@ fn release_lines(label: &str, how: &str, surface: Surface) -> Vec<String> {
 
 /// The lines of a command, indented; there is at least one.
 fn indented(command: &str, indent: usize, surface: Surface) -> Vec<String> {
-    let lines = wrap_words(command, surface.columns.saturating_sub(indent));
+    let lines = wrap(command, surface.columns.saturating_sub(indent));
     let indented =
         lines.iter().map(|line| format!("{}{}", " ".repeat(indent), surface.paint(Paint::Strong, line)));
     indented.collect()

@@ -209,23 +209,6 @@ pub fn wrap(text: &str, columns: usize) -> Vec<String> {
     lines
 }
 
-/// Breaks `text`, a command to paste, into lines of at most `columns` at spaces; a word wider than
-/// a line is not broken.
-pub fn wrap_words(text: &str, columns: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ').filter(|word| !word.is_empty()) {
-        match lines.last_mut() {
-            Some(line) if line.is_empty() => line.push_str(word),
-            Some(line) if width(line) + 1 + width(word) <= columns => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
-}
-
 /// Wraps `text` to `columns`, with `label` before the first line and an indent of the same width
 /// before the others.
 pub fn hanging(label: &str, text: &str, columns: usize) -> Vec<String> {
