@@ -58,7 +58,7 @@ const EXTENT_BITS: [ExtentBits; 3] = [
     ExtentBits { state_shift: 16, class_shift: 18, free_shift: 26 },
     ExtentBits { state_shift: 15, class_shift: 17, free_shift: 25 },
 ];
-/// Number of layouts: each of [`EXTENT_BITS`] with each of [`QUANTA`].
+/// Number of layouts: each number of extent bits with each quantum.
 pub const JEMALLOC_LAYOUTS: usize = EXTENT_BITS.len() * QUANTA.len();
 
 /// A small size class.
