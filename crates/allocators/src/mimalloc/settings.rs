@@ -74,9 +74,7 @@ pub fn purge_delay(context: &Context<'_>, heap: &Heap) -> Option<Remedy> {
                 "with MIMALLOC_PURGE_DECOMMITS=0, released pages stay resident until the kernel needs memory";
             Some(setting.unknown_because(reason))
         }
-        // The delay cannot be read.
-        None => Some(setting),
-        Some(_) => {
+        _ => {
             let waiting_bytes =
                 resident_bytes(context, heap.parts.iter().flat_map(|part| waiting(heap, part)));
             (waiting_bytes >= MIN_BYTES).then(|| setting.predicting(waiting_bytes))

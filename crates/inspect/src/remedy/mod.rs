@@ -34,12 +34,12 @@ use crate::readers;
 pub use reclaim::{ApplicableRemedy, ReclaimOptions, applicable, reclaim};
 pub use strandline_claims::remedy::{Applied, Footprint, Refusal};
 
-/// Whether a remedy can release memory of the running process. A setting or another allocator does
-/// not, nor a call of `reclaim`'s that only the program can make here.
+/// Whether a remedy counts as one for the running process: no setting, and no call of `reclaim`'s
+/// that only the program can make here.
 pub fn releases_now(remedy: &Remedy) -> bool {
     match remedy.kind {
-        RemedyKind::Setting | RemedyKind::Allocator => false,
+        RemedyKind::Setting => false,
         RemedyKind::Program => !readers::remedy(&remedy.id).is_some_and(|spec| spec.is_applied()),
-        RemedyKind::Call => true,
+        RemedyKind::Call | RemedyKind::Allocator => true,
     }
 }
