@@ -156,10 +156,17 @@ static char *stack_start(void) {
     return (char *)start;
 }
 
+/* Grows the stack further than the calls after stack_start() do, which would write below its start. */
+static __attribute__((noinline)) void grow_stack(void) {
+    volatile char below[6 << 10];
+    below[0] = 1;
+}
+
 static int deep(const char *with) {
     enum { BYTES = 1 << 20 };
     volatile char locals[160 << 10];
     __asm__ volatile("" : : "r"(locals) : "memory");
+    grow_stack();
     char *start = stack_start();
     if (strcmp(with, "limited") == 0) {
         struct rlimit limit;
