@@ -229,12 +229,9 @@ impl Figure {
             Self::Rss => Some(explanation.kernel.rss_bytes),
             Self::Pss => explanation.kernel.pss_bytes,
             Self::Predicted => {
-                let mut applicable =
-                    explanation.remedies.iter().filter(|remedy| releases_now(remedy)).peekable();
-                if applicable.peek().is_none() {
-                    return Some(0);
-                }
-                applicable.filter_map(|remedy| remedy.predicted_bytes).max()
+                let applicable = explanation.remedies.iter().filter(|remedy| releases_now(remedy));
+                let largest_prediction = applicable.filter_map(|remedy| remedy.predicted_bytes).max();
+                if explanation.remedies.is_empty() { Some(0) } else { largest_prediction }
             }
             Self::Row(id) => row_bytes(explanation, id),
             Self::Current | Self::WorkingSet => None,
