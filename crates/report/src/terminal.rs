@@ -149,20 +149,14 @@ fn release_lines(label: &str, how: &str, surface: Surface) -> Vec<String> {
     let widest_word = how.split(' ').map(width).max().unwrap_or(0);
     let is_beside = width(label) + widest_word <= surface.columns;
     let indent = if is_beside { width(label) } else { COMMAND_INDENT };
-    let mut lines = indented(how, indent, surface);
-    match lines.first_mut() {
-        Some(first) if is_beside => *first = format!("{label}{}", first.trim_start()).trim_end().to_owned(),
-        _ => lines.insert(0, label.trim_end().to_owned()),
-    }
+    let mut lines = if is_beside { Vec::new() } else { vec![label.trim_end().to_owned()] };
+    let spaces = " ".repeat(indent);
+    let how = wrap(how, surface.columns.saturating_sub(indent));
+    lines.extend(how.iter().enumerate().map(|(index, line)| {
+        let start = if index == 0 && is_beside { label } else { &spaces };
+        format!("{start}{}", surface.paint(Paint::Strong, line)).trim_end().to_owned()
+    }));
     lines
-}
-
-/// The lines of a command, indented; there is at least one.
-fn indented(command: &str, indent: usize, surface: Surface) -> Vec<String> {
-    let lines = wrap(command, surface.columns.saturating_sub(indent));
-    let indented =
-        lines.iter().map(|line| format!("{}{}", " ".repeat(indent), surface.paint(Paint::Strong, line)));
-    indented.collect()
 }
 
 /// The commands to type next, with the effect of each. A command is never cut; effects that would
@@ -248,7 +242,8 @@ fn remedies(view: &View, surface: Surface) -> Vec<String> {
         let label = format!("  {}. ", index + 1);
         lines.extend(hanging(&label, &format!("{}: {}", remedy.id, remedy.effect), surface.columns));
         if !remedy.how.is_empty() {
-            lines.extend(indented(&remedy.how, COMMAND_INDENT, surface));
+            let how = hanging(&" ".repeat(COMMAND_INDENT), &remedy.how, surface.columns);
+            lines.extend(how.iter().map(|line| surface.paint(Paint::Strong, line)));
         }
         if !remedy.cost.is_empty() {
             lines.extend(faint(&hanging("     cost: ", &remedy.cost, surface.columns), surface));

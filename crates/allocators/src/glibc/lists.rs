@@ -113,15 +113,18 @@ impl<'a> Ranges<'a> {
     /// Returns the index of the range where a chunk may be at `address`: aligned, resident, in an
     /// arena.
     fn index_of(&self, address: u64) -> Option<usize> {
+        self.index_of_resident(address).filter(|_| address.is_multiple_of(ALIGNMENT))
+    }
+
+    /// Returns the index of the range with `address`; `None` if its page is not resident.
+    fn index_of_resident(&self, address: u64) -> Option<usize> {
         let index = self.0.partition_point(|range| range.pages.end() <= address);
-        let pages = self.0.get(index)?.pages;
-        (address.is_multiple_of(ALIGNMENT) && pages.is_resident(address)).then_some(index)
+        self.0.get(index)?.pages.is_resident(address).then_some(index)
     }
 
     /// Whether the page of `address` is resident, in an arena.
     fn is_resident(&self, address: u64) -> bool {
-        let index = self.0.partition_point(|range| range.pages.end() <= address);
-        self.0.get(index).is_some_and(|range| range.pages.is_resident(address))
+        self.index_of_resident(address).is_some()
     }
 
     /// Whether a chunk may be at `address`.

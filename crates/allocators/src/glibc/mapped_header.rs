@@ -32,9 +32,9 @@ pub fn tail_bytes(mapped_bytes: u64, header_offset: u64, head: u64) -> u64 {
     if header_offset + (head & !layout::SIZE_BITS) == mapped_bytes { 0 } else { LAST_WORD_BYTES }
 }
 
-/// Distances from the start of a mapping to a chunk aligned to less than a page, but for the last
-/// one: malloc.c, _int_memalign. The block begins at a multiple of the alignment, 32 or more, and
-/// the distance is at least 32 (up to 2.42).
+/// Distances from the start of a mapping to the header of a chunk aligned to 32, 64, … 2,048 bytes
+/// (malloc.c, _int_memalign): the block begins at the first multiple behind a header. Up to 2.42
+/// the distance is at least 32: an alignment of 32 gives 48.
 const LEADS_IN_PAGE: [u64; 7] = [16, 48, 112, 240, 496, 1008, 2032];
 /// The alignments of a page and more, as powers of two, that fit into an address space.
 const PAGE_ALIGNMENTS: std::ops::Range<u32> = PAGE_BYTES.trailing_zeros()..47;

@@ -7,9 +7,8 @@
 //! size | IS_MMAPPED). If memalign moved the block, that header stays, and malloc uses a second one
 //! with the distance to the start of the mapping: after a realloc only that one is right. The
 //! alignment tells where it is, unless mremap has moved the mapping: then each page of the chunk
-//! is read, if what was found without that differs from malloc's counts. malloc
-//! counts the blocks and their bytes: the search ends when both are reached, and a difference is a
-//! caveat.
+//! is read, if what was found without that differs from malloc's counts. malloc counts the blocks
+//! and their bytes: the search ends when both are reached, and a difference is a caveat.
 
 use super::layout;
 use super::mapped_header::{HeaderWords, aligned_block, aligned_leads, block_at, first_bytes, moved_leads};
@@ -92,8 +91,8 @@ struct Search<'a> {
     counted_bytes: u64,
     /// Bytes of these chunks, if that figure is reliable.
     bytes: Option<u64>,
-    /// Whether each page of a chunk may have the header that memalign wrote.
-    are_moved: bool,
+    /// Whether each page of a chunk is searched for the header that memalign wrote.
+    searches_all_leads: bool,
     /// The cost at which the search ends.
     max_pages: u64,
     /// Cost so far, in readable pages.
@@ -159,12 +158,12 @@ impl Search<'_> {
     fn search_moved(&mut self, areas: &[Area]) {
         let before = std::mem::take(&mut self.result);
         self.result.bytes_read = before.bytes_read;
-        let max_pages = self.max_pages;
-        self.max_pages = self.cost_pages.saturating_add(MAX_PAGES_OF_CHUNKS);
-        self.are_moved = true;
+        let (max_pages, cost_pages) = (self.max_pages, self.cost_pages);
+        self.max_pages = cost_pages.saturating_add(MAX_PAGES_OF_CHUNKS);
+        self.searches_all_leads = true;
         self.search_starts(areas);
-        self.are_moved = false;
-        self.max_pages = max_pages;
+        self.searches_all_leads = false;
+        (self.max_pages, self.cost_pages) = (max_pages, cost_pages);
         if self.may_have_moved_chunks() {
             self.result = SearchResult { bytes_read: self.result.bytes_read, ..before };
         }
@@ -217,7 +216,7 @@ impl Search<'_> {
     ) -> Option<MappedBlock> {
         let first_bytes = first_bytes(header)?.min(limit.checked_sub(page)?);
         let block = self.block_behind(aligned_leads(page, first_bytes), page, limit, runs);
-        if block.is_some() || !self.are_moved {
+        if block.is_some() || !self.searches_all_leads {
             return block;
         }
         self.block_behind(moved_leads(page, first_bytes, runs), page, limit, runs)
@@ -368,7 +367,7 @@ impl MappedChunks {
             count: self.count,
             counted_bytes: self.bytes,
             bytes,
-            are_moved: false,
+            searches_all_leads: false,
             max_pages: MAX_PAGES,
             cost_pages: 0,
             result: SearchResult::default(),

@@ -17,7 +17,8 @@ const ENOUGH_VOTES: usize = 256;
 const MIN_LEAD: usize = 32;
 /// A layout needs more votes than this for each one against it.
 const MIN_VOTES_PER_CONTRADICTION: usize = 10;
-/// Minimum extents of a page map that is reported as unread: every jemalloc has more.
+/// Minimum extents of a page map that is reported as unread: other static data may look like the
+/// root of fewer.
 const MIN_UNREAD_EXTENTS: usize = 8;
 /// Bytes of a whole root: static data with a page map is larger.
 const MIN_DATA_BYTES: u64 = 2 << 20;
@@ -56,7 +57,6 @@ pub fn find(context: &Context<'_>) -> FoundHeaps<PageMap> {
             match layout_by_votes(context, &leaves) {
                 Ok(layout) => found_maps.heaps.push(PageMap { object, name, leaves, layout }),
                 Err(_) if context.deadline_passed() => found_maps.caveats.push(unread_caveat(name, true)),
-                // Other static data may look like a root of a few extents.
                 Err(sampled_extents) if sampled_extents < MIN_UNREAD_EXTENTS => {}
                 Err(_) => found_maps.caveats.push(unread_caveat(name, false)),
             }

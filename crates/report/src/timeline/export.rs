@@ -136,11 +136,12 @@ fn write_pending(
     pending.drain(..).try_for_each(|row| write_row(&row, pids))
 }
 
-/// The recordings of a table, with the column that names each: there is none for a single one.
+/// The recordings that a table is made of. The table of several has a first column that names the
+/// recording of each line.
 pub(super) struct Tables<'a> {
-    /// The head of that column; empty without it.
+    /// The head of that column; empty if there is one recording.
     pub head: &'static str,
-    /// Paths of the recordings, and what begins each of their lines.
+    /// The path of each recording, and its cell in that column.
     pub recordings: Vec<(&'a Path, String)>,
 }
 
@@ -188,8 +189,8 @@ pub(super) fn quoted(text: &str) -> String {
     format!("\"{guard}{}\"", text.replace('"', "\"\""))
 }
 
-/// Writes the document of the recordings at `paths`, from which `timelines` were read: of one its
-/// own, of several one that has those of all, made on `machine`.
+/// Writes the document of the recordings at `paths`, from which `timelines` were read. That of
+/// several lists the document of each, and has the environment of `machine`, which writes it.
 ///
 /// # Errors
 /// As [`csv`].

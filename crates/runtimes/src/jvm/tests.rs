@@ -185,7 +185,7 @@ fn reads_of_oversized_words_terminate() {
 }
 
 #[test]
-fn a_library_that_loads_a_jvm_is_none() {
+fn a_library_that_loads_a_jvm_is_no_jvm() {
     let matches = |file: &str| ABOUT.evidence.files.iter().any(|name| name.matches(file));
     assert!(matches("libjvm.so") && !matches("libjvmfwklo.so"), "LibreOffice's has that name");
 }
